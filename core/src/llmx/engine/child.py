@@ -1,0 +1,111 @@
+"""EngineChild: starts and ends the engine process and owns the sockets to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import zmq
+import zmq.asyncio
+
+from llmx import errors
+from llmx.config import EngineConfig
+from llmx.engine.messages import Configure, EngineInfo, Failed, FromEngine, Progress, Ready, Shutdown, ToEngine, decoder, encode
+from llmx.errors import EngineDead, LlmxError
+from llmx.executor.base import Progress as OnProgress
+from llmx.resolve import child_environment
+
+__all__ = ["EngineChild", "error_of"]
+
+_TERMINATE_S = 10.0  # from the Shutdown message to SIGKILL
+_ALIVE_POLL_S = 0.2
+
+
+class EngineChild:
+    """One engine process. `start` it early: it works while the caller imports the rest of the server."""
+
+    def __init__(self, config: EngineConfig, user_set: list[str]) -> None:
+        self._folder = tempfile.mkdtemp(prefix="llmx-")
+        requests, outputs = (f"ipc://{Path(self._folder) / name}" for name in ("requests", "outputs"))
+        self._context = zmq.asyncio.Context()
+        self._to = self._context.socket(zmq.PUSH)
+        self._from = self._context.socket(zmq.PULL)
+        for socket in (self._to, self._from):
+            socket.set_hwm(0)
+        self._to.bind(requests)
+        self._from.bind(outputs)
+        self._decoder = decoder(FromEngine)
+        command = [sys.executable, "-m", "llmx.engine.process", requests, outputs]
+        self.process = subprocess.Popen(command, env=child_environment(), stdin=subprocess.DEVNULL)
+        self._configure = Configure(config, user_set)
+
+    async def ready(self, on_progress: OnProgress | None = None) -> EngineInfo:
+        """Wait until the engine takes requests. Raises the error that stopped it."""
+        await self.send(self._configure)
+        while True:
+            message = await self.receive()
+            match message:
+                case Ready():
+                    return message.info
+                case Failed():
+                    raise error_of(message)
+                case Progress() if on_progress is not None:
+                    on_progress(message.what, message.fraction)
+                case _:
+                    pass
+
+    async def send(self, message: ToEngine) -> None:
+        """Queue a message to the engine. Raises EngineDead when it has ended."""
+        if self.process.poll() is not None:
+            raise EngineDead(f"the engine process ended with status {self.process.returncode}")
+        await self._to.send(encode(message))
+
+    async def receive(self) -> FromEngine:
+        """The next message. Raises EngineDead when the process ends first."""
+        while True:
+            if await self._from.poll(int(_ALIVE_POLL_S * 1000)):
+                return self._decoder.decode(await self._from.recv())  # type: ignore[no-any-return]
+            if self.process.poll() is not None and not await self._from.poll(0):
+                raise EngineDead(f"the engine process ended with status {self.process.returncode}")
+
+    async def close(self) -> None:
+        """End the process: politely, then not. Idempotent."""
+        if self.process.poll() is None:
+            with contextlib.suppress(EngineDead):
+                await self.send(Shutdown())
+            for _ in range(int(_TERMINATE_S / 0.02)):
+                if self.process.poll() is not None:
+                    break
+                await asyncio.sleep(0.02)
+            else:
+                self.kill()
+        self._release()
+
+    def kill(self) -> None:
+        """End the process now."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def _release(self) -> None:
+        self._to.close(linger=0)
+        self._from.close(linger=0)
+        self._context.term()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def error_of(message: Failed) -> LlmxError:
+    """The error that the engine process reported, of the same class where llmx has it."""
+    kind = getattr(errors, message.kind, None)
+    if kind is None or not issubclass(kind, LlmxError):
+        return EngineDead(f"the engine failed: {message.message}\n{message.detail}")
+    error: LlmxError = kind.__new__(kind)
+    Exception.__init__(error, message.message)
+    for name in ("field", "path", "plugin"):
+        setattr(error, name, None)
+    return error

@@ -1,0 +1,211 @@
+"""Engine: add, abort, step. Owns the scheduler, the KV manager and the executor of one model; knows no text.
+
+`step` does: schedule, submit (until the executor has max_inflight steps), collect the oldest, update. One thread calls it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from llmx.batch import Status
+from llmx.config import EngineConfig
+from llmx.engine.messages import Abort, Add, SeqOutput
+from llmx.engine.outputs import EngineStats
+from llmx.errors import PromptTooLong, QueueFull, RequestError
+from llmx.executor.base import Executor, Ticket
+from llmx.kv.manager import KVManager
+from llmx.kv.spec import KVPlan
+from llmx.request import Request
+from llmx.sample.params_rows import row_from
+from llmx.sched.scheduler import Emission, Scheduler
+from llmx.sched.step_builder import Scheduled
+
+__all__ = ["Engine"]
+
+_FAILURES = {
+    int(Status.NAN): "the model produced NaN or infinite logits for this request",
+    int(Status.MASK_DEAD): "no token may be drawn: allowed_token_ids, logit_bias or the grammar exclude the whole vocabulary",
+    int(Status.KV_LOAD_FAILED): "KV pages of this request could not be loaded",
+}
+_BUSY_WINDOW_NS = 1_000_000_000  # gauges of load look at about the last second
+
+
+class Engine:
+    """Continuous batching of one model. Requests are known by (id, index of the answer)."""
+
+    def __init__(self, config: EngineConfig, executor: Executor, kv_plan: KVPlan, *, eos_ids: tuple[int, ...], vocab_size: int, numerics: str) -> None:
+        limits = executor.limits
+        self.executor = executor
+        self.kv = KVManager(kv_plan, max_chunk=limits.max_tokens, numerics=numerics, prefix_caching=config.cache.prefix_caching)
+        self.scheduler = Scheduler(self.kv, max_tokens=limits.max_tokens, max_requests=limits.max_requests, policy=config.scheduler.policy)
+        self.max_model_len = kv_plan.max_model_len
+        self.vocab_size = vocab_size
+        self._eos_ids = eos_ids
+        self._max_queued = config.scheduler.max_queued_requests
+        self._seeds = np.random.default_rng(config.model.seed)
+        self._requests: dict[str, dict[int, Request]] = {}
+        self._in_flight: deque[tuple[Ticket, Scheduled]] = deque()
+        self._arrivals = 0
+        self._stats = EngineStats(kv_blocks_total=self.kv.blocks_total)
+        self._window = [perf_counter_ns(), 0]  # start of the window, busy time in it
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def add(self, message: Add) -> None:
+        """Queue a request. Raises RequestError (PromptTooLong, QueueFull) when it cannot be served; then nothing changed."""
+        params = message.params
+        self._check(message)
+        base = params.seed if params.seed is not None else int(self._seeds.integers(2**63))
+        room = self.max_model_len - len(message.prompt)
+        max_new = room if params.max_tokens is None else min(params.max_tokens, room)
+        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(self._eos_ids))
+        self._arrivals += 1
+        answers = [
+            Request(
+                id=message.id,
+                index=index,
+                tokens=list(message.prompt),
+                prompt_len=len(message.prompt),
+                params=params,
+                row=row_from(params, base + index, self._eos_ids),
+                max_new=max_new,
+                stop_ids=stop_ids,
+                arrival=self._arrivals,
+                priority=message.priority or params.priority,
+                cache_salt=message.cache_salt.encode(),
+            )
+            for index in range(params.n)
+        ]
+        self._requests[message.id] = {request.index: request for request in answers}
+        self._stats.prompt_tokens += len(message.prompt)
+        if max_new == 0:
+            for request in answers:  # nothing to fork: each only computes its prompt
+                self.scheduler.add(request)
+        else:
+            answers[0].children = answers[1:]
+            self.scheduler.add(answers[0])
+
+    def _check(self, message: Add) -> None:
+        length, params = len(message.prompt), message.params
+        if message.id in self._requests:
+            raise RequestError(f"a request with id {message.id!r} is running already", field="request_id")
+        if length == 0:
+            raise RequestError("the prompt has no tokens: give at least one", field="prompt")
+        if self._max_queued is not None and len(self.scheduler.waiting) >= self._max_queued:
+            raise QueueFull(f"{self._max_queued} requests are waiting, which is the limit (--max-num-queued-reqs): try again later", retry_after_s=max(1, int(self.scheduler.queue_delay_s)))
+        least = 0 if params.max_tokens == 0 else 1
+        if length + least > self.max_model_len:
+            raise PromptTooLong(f"the prompt has {length} tokens, but the model takes {self.max_model_len} with the answer: shorten it by {length + least - self.max_model_len}", field="prompt")
+        slots = self.executor.limits.max_requests
+        if params.n > slots:
+            raise RequestError(f"n is {params.n}, but at most {slots} answers run at once (--max-num-seqs)", field="n")
+        low, high = min(message.prompt), max(message.prompt)
+        if low < 0 or high >= self.vocab_size:
+            raise RequestError(f"the prompt holds token id {low if low < 0 else high}, but the vocabulary is 0..{self.vocab_size - 1}", field="prompt")
+        params.check_vocabulary(self.vocab_size)
+
+    def abort(self, message: Abort) -> list[SeqOutput]:
+        """End a request, or one of its answers. Unknown ids are fine: it may have ended just now."""
+        answers = self._requests.get(message.id, {})
+        chosen = list(answers.values()) if message.index < 0 else [answers[message.index]] if message.index in answers else []
+        outputs = []
+        for request in reversed(chosen):  # children first, so that none is made a parent on the way
+            self.scheduler.finish(request, message.reason)
+            outputs.append(self._close(request, SeqOutput(request.id, request.index, [])))
+        return outputs
+
+    @property
+    def has_work(self) -> bool:
+        """True while a step would do something."""
+        return self.scheduler.has_work or bool(self._in_flight)
+
+    # -- one step ------------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[SeqOutput]:
+        """One turn; the news of each request that got some."""
+        began = perf_counter_ns()
+        while len(self._in_flight) < self.executor.limits.max_inflight:
+            scheduled = self.scheduler.schedule()
+            if scheduled is None:
+                break
+            self._in_flight.append((self.executor.submit(scheduled.step), scheduled))
+        if not self._in_flight:
+            return []
+        ticket, scheduled = self._in_flight.popleft()
+        out = self.executor.collect(ticket)
+        outputs = [self._news(emission) for emission in self.scheduler.update(scheduled, out)]
+        self._account(scheduled, out.t_us, perf_counter_ns() - began)
+        return outputs
+
+    def _news(self, emission: Emission) -> SeqOutput:
+        request = emission.request
+        news = SeqOutput(request.id, request.index, emission.tokens, num_cached=request.num_cached)
+        self._stats.generation_tokens += len(emission.tokens)
+        if emission.logprobs is not None:
+            news.lp = _rows(*emission.logprobs)
+        if emission.prompt_logprobs is not None:
+            news.prompt_lp = _rows(emission.prompt_logprobs.ids, emission.prompt_logprobs.lp, emission.prompt_logprobs.rank)
+        return self._close(request, news) if request.finished else news
+
+    def _close(self, request: Request, news: SeqOutput) -> SeqOutput:
+        """Write the end into the news and forget the answer."""
+        answers = self._requests.get(request.id)
+        if answers is None or answers.pop(request.index, None) is None:
+            return news
+        if not answers:
+            del self._requests[request.id]
+        news.finish_reason = request.finish_reason
+        finished = self._stats.requests_finished
+        finished[request.finish_reason or ""] = finished.get(request.finish_reason or "", 0) + 1
+        if request.finish_reason == "error":
+            news.error = _FAILURES.get(request.stop_reason or 0, "the request failed in the executor")
+        elif request.stop_reason is not None and (request.stop_reason in request.params.stop_token_ids or request.stop_reason not in self._eos_ids):
+            news.stop_reason = request.stop_reason
+        return news
+
+    def _account(self, scheduled: Scheduled, t_us: tuple[int, int, int], total_ns: int) -> None:
+        stats, window = self._stats, self._window
+        stats.steps += 1
+        stats.forward_us += t_us[0]
+        stats.sample_us += t_us[1]
+        stats.python_us += max(total_ns // 1000 - t_us[0] - t_us[1] - t_us[2], 0)
+        now = perf_counter_ns()
+        window[1] += sum(t_us) * 1000
+        if now - window[0] > _BUSY_WINDOW_NS:
+            stats.device_busy = min(window[1] / (now - window[0]), 1.0)
+            self._window = [now, 0]
+
+    # -- outside views -------------------------------------------------------------------------------------------------
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges as of now; the engine's own object."""
+        stats = self._stats
+        stats.requests_running = len(self.scheduler.running)
+        stats.requests_waiting = len(self.scheduler.waiting)
+        stats.kv_blocks_used, stats.kv_blocks_cached = self.kv.blocks_held, self.kv.blocks_cached
+        stats.prefix_queries, stats.prefix_hits = self.kv.prefix_queries, self.kv.prefix_hits
+        stats.preemptions = self.scheduler.num_preemptions
+        stats.step_budget_used = self.scheduler.budget.used
+        stats.queue_delay_s = self.scheduler.queue_delay_s
+        if not self.has_work:
+            stats.device_busy, stats.step_budget_used = 0.0, 0.0
+        return stats
+
+    def reset_stats(self) -> None:
+        """Counters back to zero and the prefix cache forgotten: after the warm-up."""
+        self._stats = EngineStats(kv_blocks_total=self.kv.blocks_total)
+        self.kv.prefix_queries = self.kv.prefix_hits = 0
+        for pool in self.kv.pools:
+            pool.reset_cache()
+
+    def close(self) -> None:
+        """Free the executor."""
+        self.executor.close()
+
+
+def _rows(ids: Any, lp: Any, rank: Any) -> list[tuple[list[int], list[float], int]]:
+    return list(zip(ids.tolist(), lp.tolist(), rank.tolist(), strict=True))

@@ -1,0 +1,86 @@
+"""Explanation: what was chosen for a model and why each other candidate was not. Reads headers only; starts nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llmx.config import EngineConfig
+from llmx.engine.start import Prepared, prepare
+from llmx.program.text import op_text
+
+__all__ = ["ExplainRow", "Explanation", "explain"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainRow:
+    """One op, or one run of ops that a fusion covers. rejected: (provider, stage, reason)."""
+
+    program: str
+    index: int
+    op: str  # printable form
+    spec: str  # kind, size, storage, page type
+    region: str
+    provider: str
+    target: str
+    abi: str
+    forced: bool
+    rejected: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A model's platform, Programs and kernels."""
+
+    model: str
+    architecture: str
+    platform: str
+    why: str
+    others: tuple[str, ...]
+    device: str
+    features: tuple[str, ...]
+    rows: tuple[ExplainRow, ...]
+    warnings: tuple[str, ...]
+    plan: dict[str, Any]
+    changes: tuple[str, ...]
+    programs: dict[str, str]  # name -> printable text
+
+
+def explain(config: EngineConfig, user_set: list[str] | None = None) -> Explanation:
+    """The explanation for a configuration. Raises what a start would raise."""
+    from llmx.program.text import program_text
+
+    ready: Prepared = prepare(config, user_set or ())
+    programs = ready.loaded.bundle.model.programs
+    rows = []
+    for choice in ready.plan.kernels:
+        ops = programs[choice.program].ops[choice.first : choice.first + len(choice.resolution.kinds)]
+        rows.append(
+            ExplainRow(
+                program=choice.program,
+                index=choice.first,
+                op="; ".join(op_text(op) for op in ops),
+                spec=choice.resolution.spec,
+                region=str(ops[0].region),
+                provider=choice.resolution.provider,
+                target=choice.resolution.target,
+                abi=choice.resolution.abi,
+                forced=choice.resolution.forced,
+                rejected=choice.resolution.rejected,
+            )
+        )
+    ready.executor.close()
+    return Explanation(
+        model=ready.loaded.summary.name,
+        architecture=ready.loaded.summary.architecture,
+        platform=ready.selection.name,
+        why=ready.selection.why,
+        others=ready.selection.others,
+        device=ready.caps.arch,
+        features=tuple(sorted(ready.caps.features)),
+        rows=tuple(rows),
+        warnings=tuple(ready.warnings),
+        plan=ready.plan.as_dict(),
+        changes=tuple(f"{change.path} = {change.value} ({change.why})" for change in ready.changes),
+        programs={name: program_text(program) for name, program in programs.items()},
+    )

@@ -1,0 +1,152 @@
+"""Messages between the API process and the engine process, as msgpack arrays. No pickle.
+
+To the engine: Configure once, then Add, Abort, GetStats, Shutdown. From it: Progress, then Ready or Failed; then Outputs,
+Rejected, Stats. A tag byte tells them apart.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from llmx.config import EngineConfig
+from llmx.engine.outputs import EngineStats
+from llmx.sampling_params import SamplingParams
+
+__all__ = ["Abort", "Add", "Configure", "EngineInfo", "Failed", "FromEngine", "GetStats", "Outputs", "Progress", "Ready", "Rejected", "SeqOutput", "Shutdown", "Stats", "ToEngine", "decoder", "encode"]
+
+
+class Configure(msgspec.Struct, tag=1, array_like=True):
+    """First message: what to start. user_set: dotted paths that the user gave."""
+
+    config: EngineConfig
+    user_set: list[str]
+
+
+class Add(msgspec.Struct, tag=2, array_like=True):
+    """A new request. prompt: token ids."""
+
+    id: str
+    prompt: list[int]
+    params: SamplingParams
+    priority: int = 0
+    cache_salt: str = ""
+
+
+class Abort(msgspec.Struct, tag=3, array_like=True):
+    """End a request. index -1: all its answers; reason "stop": a stop string was found, not counted as abort."""
+
+    id: str
+    index: int = -1
+    reason: str = "abort"
+
+
+class GetStats(msgspec.Struct, tag=4, array_like=True):
+    """Ask for Stats; the token comes back."""
+
+    token: int
+
+
+class Shutdown(msgspec.Struct, tag=5, array_like=True):
+    """End the process; running requests are dropped."""
+
+
+class Progress(msgspec.Struct, tag=1, array_like=True):
+    """Long work during the start."""
+
+    what: str
+    fraction: float
+
+
+class EngineInfo(msgspec.Struct, array_like=True):
+    """What the engine is, for the start-up summary and /health. Sizes in tokens, bytes and seconds."""
+
+    name: str
+    served_names: list[str]
+    architecture: str
+    max_model_len: int
+    vocab_size: int
+    platform: str
+    platform_why: str
+    other_platforms: list[str]
+    device: str
+    threads: int
+    dtype: str
+    kv_dtype: str
+    kv_bytes: int
+    num_kv_blocks: int
+    kv_tokens: int
+    max_full_requests: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    load_s: float
+    plan_hash: str
+    numerics: str
+    warnings: list[str]
+    changes: list[str]
+
+
+class Ready(msgspec.Struct, tag=2, array_like=True):
+    """The engine takes requests."""
+
+    info: EngineInfo
+
+
+class Failed(msgspec.Struct, tag=3, array_like=True):
+    """The start, or the engine, failed. kind: the class in llmx.errors, or "" for a bug, then `detail` is the traceback."""
+
+    kind: str
+    message: str
+    detail: str = ""
+
+
+class SeqOutput(msgspec.Struct, array_like=True):
+    """News of one answer. lp rows: [chosen, top...] as (ids, logprobs, rank) per new token."""
+
+    id: str
+    index: int
+    tokens: list[int]
+    finish_reason: str | None = None
+    stop_reason: int | None = None
+    error: str | None = None
+    lp: list[tuple[list[int], list[float], int]] | None = None
+    prompt_lp: list[tuple[list[int], list[float], int]] | None = None
+    num_cached: int = 0
+
+
+class Outputs(msgspec.Struct, tag=4, array_like=True):
+    """All news of one step."""
+
+    items: list[SeqOutput]
+
+
+class Rejected(msgspec.Struct, tag=5, array_like=True):
+    """A request that was not taken. kind: the class in llmx.errors."""
+
+    id: str
+    kind: str
+    message: str
+    field: str | None = None
+    retry_after_s: int = 1
+
+
+class Stats(msgspec.Struct, tag=6, array_like=True):
+    """Answer to GetStats."""
+
+    token: int
+    stats: EngineStats
+
+
+ToEngine = Configure | Add | Abort | GetStats | Shutdown
+FromEngine = Progress | Ready | Failed | Outputs | Rejected | Stats
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def encode(message: ToEngine | FromEngine) -> bytes:
+    """msgpack bytes."""
+    return _ENCODER.encode(message)
+
+
+def decoder(kind: object) -> msgspec.msgpack.Decoder:
+    """A decoder for the union ToEngine or FromEngine; it checks every field's type."""
+    return msgspec.msgpack.Decoder(kind)  # type: ignore[arg-type]

@@ -1,0 +1,126 @@
+"""The engine process: `python -m llmx.engine.process REQUESTS OUTPUTS` with two ZMQ addresses.
+
+It connects, waits for Configure, starts the engine, then turns: take what has come, step, send the news. Idle, it sleeps in
+poll. It ends on Shutdown, or when its parent is gone. No other thread computes here.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import traceback
+
+import zmq
+
+from llmx.engine.engine import Engine
+from llmx.engine.messages import Abort, Add, Configure, Failed, GetStats, Outputs, Progress, Ready, Rejected, SeqOutput, Shutdown, Stats, ToEngine, decoder, encode
+from llmx.errors import LlmxError, QueueFull, RequestError
+
+__all__ = ["main"]
+
+_IDLE_POLL_MS = 1000  # how often an idle engine looks whether its parent lives
+
+
+class _Channel:
+    """The two sockets, typed."""
+
+    def __init__(self, requests: str, outputs: str) -> None:
+        self._context = zmq.Context()
+        self._in = self._context.socket(zmq.PULL)
+        self._in.set_hwm(0)
+        self._in.connect(requests)
+        self._out = self._context.socket(zmq.PUSH)
+        self._out.set_hwm(0)
+        self._out.connect(outputs)
+        self._decoder = decoder(ToEngine)
+        self._parent = os.getppid()
+
+    def send(self, message: Progress | Ready | Failed | Outputs | Rejected | Stats) -> None:
+        self._out.send(encode(message))
+
+    def receive(self, *, wait: bool) -> ToEngine | None:
+        """The next message; None when there is none now (wait: within the idle poll). Exits when the parent is gone."""
+        if wait and not self._in.poll(_IDLE_POLL_MS):
+            if os.getppid() != self._parent:
+                raise SystemExit(0)
+            return None
+        try:
+            return self._decoder.decode(self._in.recv(zmq.NOBLOCK))  # type: ignore[no-any-return]
+        except zmq.Again:
+            return None
+
+    def close(self) -> None:
+        self._in.close(linger=0)
+        self._out.close(linger=1000)
+        self._context.term()
+
+
+def main(arguments: list[str]) -> int:
+    """Run one engine until Shutdown; the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides: a Ctrl-C reaches the whole group
+    channel = _Channel(*arguments)
+    try:
+        engine = _start(channel)
+        if engine is None:
+            return 1
+        _serve(engine, channel)
+        engine.close()
+        return 0
+    except Exception as error:  # noqa: BLE001 - process border: the parent must learn why
+        channel.send(Failed("", f"{type(error).__name__}: {error}", traceback.format_exc()))
+        return 1
+    finally:
+        channel.close()
+
+
+def _start(channel: _Channel) -> Engine | None:
+    message = None
+    while not isinstance(message, Configure):
+        message = channel.receive(wait=True)
+        if isinstance(message, Shutdown):
+            return None
+    from llmx.engine.start import start_engine  # after the connection: the parent sees at once that the process lives
+
+    try:
+        engine, info = start_engine(message.config, lambda what, fraction: channel.send(Progress(what, fraction)), message.user_set)
+    except LlmxError as error:
+        channel.send(Failed(type(error).__name__, str(error), traceback.format_exc()))
+        return None
+    gc.collect()
+    gc.freeze()  # what the start made stays: later collections need not look at it
+    channel.send(Ready(info))
+    return engine
+
+
+def _serve(engine: Engine, channel: _Channel) -> None:
+    while True:
+        while (message := channel.receive(wait=not engine.has_work)) is not None:
+            if isinstance(message, Shutdown):
+                return
+            _handle(message, engine, channel)
+        if engine.has_work:
+            items = engine.step()
+            if items:
+                channel.send(Outputs(items))
+
+
+def _handle(message: ToEngine, engine: Engine, channel: _Channel) -> None:
+    match message:
+        case Add():
+            try:
+                engine.add(message)
+            except RequestError as error:
+                retry = error.retry_after_s if isinstance(error, QueueFull) else 1
+                channel.send(Rejected(message.id, type(error).__name__, str(error), error.field, retry))
+        case Abort():
+            ended: list[SeqOutput] = engine.abort(message)
+            if ended:
+                channel.send(Outputs(ended))
+        case GetStats():
+            channel.send(Stats(message.token, engine.stats()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,175 @@
+"""From a configuration to a running Engine: the other path through the code, read top to bottom in `start_engine`.
+
+Order: probes -> platform -> capabilities -> platform's defaults and checks -> model and Programs -> kernels -> Plan ->
+weights -> KV cache -> warm-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib.metadata import distributions
+from time import monotonic
+from typing import Any
+
+import pluggy
+
+from llmx.config import Change, EngineConfig
+from llmx.engine.engine import Engine
+from llmx.engine.memory import available_bytes
+from llmx.engine.messages import EngineInfo
+from llmx.engine.warm_up import measure
+from llmx.errors import ConfigError, PlatformError
+from llmx.executor.base import Executor, Progress
+from llmx.hooks.loader import PluginLoader
+from llmx.hooks.types import DeviceCaps, ImplDef
+from llmx.kv.groups import blocks_for, plan_kv
+from llmx.kv.spec import KVPlan
+from llmx.models.load import LoadedModel, load_model
+from llmx.models.plugin import CoreModels, registry_from
+from llmx.platform.caps import check_caps
+from llmx.platform.kernels import KernelResolver
+from llmx.platform.plan import Plan
+from llmx.platform.select import Selection, select_platform
+from llmx.resolve import apply_patches, probe_environment
+
+__all__ = ["Prepared", "prepare", "start_engine", "value_dtypes"]
+
+_MAX_DEFAULT_KV = 8 << 30  # bytes; a larger cache is taken only when asked for
+_HIDDEN = ("api_keys",)  # settings that must not stand in a plan
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Everything that is decided before weights are read: what `llmx explain` shows."""
+
+    config: EngineConfig
+    changes: list[Change]
+    selection: Selection
+    manager: pluggy.PluginManager
+    caps: DeviceCaps
+    loaded: LoadedModel
+    executor: Executor
+    plan: Plan
+    warnings: list[str]
+
+
+def prepare(config: EngineConfig, user_set: Iterable[str] = ()) -> Prepared:
+    """Choose platform and kernels for the configured model. Raises ConfigError, ModelError, PlatformError, PluginError."""
+    loader = PluginLoader.discover(config.platform)
+    selection = select_platform(loader.probe_all(probe_environment()), config.platform.name)
+    manager = loader.activate(selection.name, builtin=[CoreModels()])
+    caps = check_caps(_required(manager.hook.llmx_device_caps(config=config), selection.name, "llmx_device_caps"), selection.name)
+    config, changes = _platform_config(manager, config, caps, user_set)
+    loaded = load_model(config.model, registry_from(manager))
+    executor: Executor = _required(manager.hook.llmx_executor(config=config, caps=caps, bundle=loaded.bundle), selection.name, "llmx_executor")
+    plan = _plan(manager, config, caps, selection, loaded, executor)
+    return Prepared(config, changes, selection, manager, caps, loaded, executor, plan, [*loader.warnings, *loaded.warnings])
+
+
+def start_engine(config: EngineConfig, progress: Progress, user_set: Iterable[str] = ()) -> tuple[Engine, EngineInfo]:
+    """A ready engine. progress is called with what is being done and how far it is."""
+    began = monotonic()
+    ready = prepare(config, user_set)
+    executor, bundle = ready.executor, ready.loaded.bundle
+    executor.load(ready.plan, progress)
+    kv_plan = _size_kv(ready.config, executor, bundle.max_model_len)
+    executor.kv_allocate(kv_plan)
+    executor.warm_up(progress)
+    engine = Engine(ready.config, executor, kv_plan, eos_ids=ready.loaded.summary.eos_ids, vocab_size=bundle.vocab_size, numerics=ready.plan.numerics)
+    measure(engine)
+    return engine, _info(ready, kv_plan, monotonic() - began)
+
+
+def _required(value: Any, platform: str, hook: str) -> Any:
+    if value is None:
+        raise PlatformError(f"platform {platform!r} does not implement the required hook {hook}")
+    return value
+
+
+def _platform_config(manager: pluggy.PluginManager, config: EngineConfig, caps: DeviceCaps, user_set: Iterable[str]) -> tuple[EngineConfig, list[Change]]:
+    patches = [patch for patches in manager.hook.llmx_config_defaults(config=config, caps=caps) for patch in patches]
+    config, changes = apply_patches(config, patches, user_set)
+    issues = [issue for issues in manager.hook.llmx_config_check(config=config, caps=caps) for issue in issues]
+    for issue in issues:
+        if issue.level == "error":
+            raise ConfigError(f"{issue.path}: {issue.why}", field=issue.path)
+        changes.append(Change(issue.path, "(warning)", "platform", issue.why))
+    return config, changes
+
+
+def _plan(manager: pluggy.PluginManager, config: EngineConfig, caps: DeviceCaps, selection: Selection, loaded: LoadedModel, executor: Executor) -> Plan:
+    hooks = manager.hook
+    impls: list[ImplDef] = [
+        impl for hook in (hooks.llmx_attention_backends, hooks.llmx_gemm_kernels, hooks.llmx_op_kernels) for defs in hook(config=config, caps=caps) for impl in defs
+    ]
+    resolver = KernelResolver(impls, caps, abis=executor.limits.abis, orders=dict(config.platform.kernels), disabled=config.platform.disabled)
+    dtype, kv_dtype = value_dtypes(config)
+    kernels = [choice for program in loaded.bundle.model.programs.values() for choice in resolver.resolve(program, kv_dtype=kv_dtype, dtype=dtype)]
+    visible = {part: {k: v for k, v in values.items() if k not in _HIDDEN} for part, values in asdict(config).items() if part != "server"}
+    visible["model"]["source"] = loaded.summary.name
+    facts = (("device", caps.arch), ("dtype", dtype), ("kv_dtype", kv_dtype))
+    return Plan(selection.name, selection.why, _distributions(), visible, loaded.bundle.digest, facts, tuple(kernels))
+
+
+def value_dtypes(config: EngineConfig) -> tuple[str, str]:
+    """(dtype mode, page element type): ("auto" or "f32", "bf16" or "f32")."""
+    full = config.model.dtype == "float32"
+    kv = {"auto": "f32" if full else "bf16", "float32": "f32", "bfloat16": "bf16"}[config.cache.kv_dtype]
+    return ("f32" if full else "auto"), kv
+
+
+def _distributions() -> tuple[tuple[str, str], ...]:
+    """Installed llmx distributions. Different versions are refused: they are released together."""
+    found = {(dist.name or "").lower(): dist.version for dist in distributions() if (dist.name or "").lower().startswith("llmx-")}
+    own = {name: version for name, version in found.items() if name in ("llmx-core", "llmx-cli", "llmx-server", "llmx-platform-cpu")}
+    if len(set(own.values())) > 1:
+        listed = ", ".join(f"{name} {version}" for name, version in sorted(own.items()))
+        raise PlatformError(f"llmx packages of different versions are installed ({listed}): install the same version of each, e.g. pip install -U {' '.join(sorted(own))}")
+    return tuple(sorted(found.items()))
+
+
+def _size_kv(config: EngineConfig, executor: Executor, max_model_len: int) -> KVPlan:
+    needs, limits = executor.kv_needs(), executor.limits
+    per_request = sum(blocks_for(need, max_model_len, limits.max_tokens) * need.block_bytes for need in needs)
+    kv_bytes = config.cache.kv_bytes
+    if kv_bytes is None:
+        useful = per_request * limits.max_requests + sum(need.block_bytes for need in needs)
+        kv_bytes = min(int(available_bytes() * config.cache.memory_fraction), useful, max(_MAX_DEFAULT_KV, per_request))
+    return plan_kv(
+        needs, kv_bytes=kv_bytes, max_requests=limits.max_requests, max_model_len=max_model_len, max_chunk=limits.max_tokens, num_blocks=config.cache.num_blocks
+    )
+
+
+def _info(ready: Prepared, kv_plan: KVPlan, load_s: float) -> EngineInfo:
+    summary, limits = ready.loaded.summary, ready.executor.limits
+    full = min((group.num_blocks - 1) // max(blocks_for(group.need, summary.max_model_len, limits.max_tokens), 1) for group in kv_plan.groups)
+    tokens = min((group.num_blocks - 1) * group.need.block_tokens for group in kv_plan.groups)
+    dtype, kv_dtype = value_dtypes(ready.config)
+    quants = sorted({str(ref.quant) for ref in ready.loaded.bundle.model.weights().values() if len(ref.shape) > 1})
+    return EngineInfo(
+        name=summary.name,
+        served_names=list(summary.served_names),
+        architecture=summary.architecture,
+        max_model_len=summary.max_model_len,
+        vocab_size=summary.vocab_size,
+        platform=ready.selection.name,
+        platform_why=ready.selection.why,
+        other_platforms=list(ready.selection.others),
+        device=ready.caps.arch,
+        threads=int(ready.caps.props.get("threads", ready.caps.compute_units)),
+        dtype="float32" if dtype == "f32" else "+".join(quants),
+        kv_dtype=kv_dtype,
+        kv_bytes=kv_plan.total_bytes,
+        num_kv_blocks=sum(group.num_blocks - 1 for group in kv_plan.groups),
+        kv_tokens=tokens,
+        max_full_requests=full,
+        max_num_seqs=limits.max_requests,
+        max_num_batched_tokens=limits.max_tokens,
+        load_s=load_s,
+        plan_hash=ready.plan.hash,
+        numerics=ready.plan.numerics,
+        warnings=ready.warnings,
+        changes=[f"{change.path} = {change.value}: {change.why}" for change in ready.changes],
+    )
+

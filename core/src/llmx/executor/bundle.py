@@ -1,0 +1,26 @@
+"""ModelBundle: all an executor gets of a model. Built by llmx.models.load, handed to the platform's `llmx_executor` hook."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmx.program.ops import Model
+from llmx.weights.host_tensor import WeightSource
+
+__all__ = ["ModelBundle"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBundle:
+    """A model's Programs and where its weights are.
+
+    digest: of names, shapes, types and the first and last 4 KiB of each tensor; part of the numerics hash.
+    """
+
+    name: str
+    architecture: str
+    model: Model
+    weights: WeightSource
+    vocab_size: int
+    max_model_len: int
+    digest: str = ""

@@ -1,0 +1,22 @@
+"""Hooks: what a plugin may implement (specs), the types it exchanges (types), how it is found and loaded (loader).
+
+A plugin needs `hookimpl` and the types; both can be imported from here.
+"""
+
+from llmx.hooks.specs import HookSpecs, hookimpl
+from llmx.hooks.types import API_VERSION, ConfigIssue, ConfigPatch, Detection, DeviceCaps, DiagItem, EnvVar, ImplDef, PlatformInfo, Resolution
+
+__all__ = [
+    "API_VERSION",
+    "ConfigIssue",
+    "ConfigPatch",
+    "Detection",
+    "DeviceCaps",
+    "DiagItem",
+    "EnvVar",
+    "HookSpecs",
+    "ImplDef",
+    "PlatformInfo",
+    "Resolution",
+    "hookimpl",
+]

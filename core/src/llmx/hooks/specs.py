@@ -1,0 +1,77 @@
+"""Every hookspec, one screen. Hooks wire things at start; nothing here is called while a step runs.
+
+[1] first result that is not None wins; [*] results of all plugins are collected. All arguments are passed by keyword, and an
+implementation may take fewer. `config` is the frozen EngineConfig, `caps` the device's DeviceCaps. Called in: A the API or
+command-line process, E the engine process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pluggy
+
+from llmx.config import EngineConfig
+from llmx.executor.base import Executor
+from llmx.executor.bundle import ModelBundle
+from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, ImplDef, PlatformInfo
+
+__all__ = ["HookSpecs", "hookimpl", "hookspec"]
+
+hookspec = pluggy.HookspecMarker("llmx")
+hookimpl = pluggy.HookimplMarker("llmx")
+
+
+class HookSpecs:
+    """The extension surface of llmx."""
+
+    # -- platform: required --------------------------------------------------------------------------------------------
+
+    @hookspec(firstresult=True)
+    def llmx_platform_info(self) -> PlatformInfo | None:
+        """[1] A, E. Who the platform is and for which API version it was written. Required."""
+
+    @hookspec(firstresult=True)
+    def llmx_device_caps(self, config: EngineConfig) -> DeviceCaps | None:
+        """[1] E, at start. Facts about the device that the engine will use. Required."""
+
+    @hookspec(firstresult=True)
+    def llmx_executor(self, config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle) -> Executor | None:
+        """[1] E, at start. A whole-program executor for the model. Required."""
+
+    # -- platform: optional --------------------------------------------------------------------------------------------
+
+    @hookspec
+    def llmx_attention_backends(self, config: EngineConfig, caps: DeviceCaps) -> Iterable[ImplDef]:  # type: ignore[empty-body]
+        """[*] E, at start. Implementations of qkv_prep, kv_write, attention, mla and fusions that contain them."""
+
+    @hookspec
+    def llmx_gemm_kernels(self, config: EngineConfig, caps: DeviceCaps) -> Iterable[ImplDef]:  # type: ignore[empty-body]
+        """[*] E, at start. Implementations of linear and fusions that begin or end with it."""
+
+    @hookspec
+    def llmx_op_kernels(self, config: EngineConfig, caps: DeviceCaps) -> Iterable[ImplDef]:  # type: ignore[empty-body]
+        """[*] E, at start. Implementations of all other op kinds."""
+
+    @hookspec
+    def llmx_config_defaults(self, config: EngineConfig, caps: DeviceCaps) -> Iterable[ConfigPatch]:  # type: ignore[empty-body]
+        """[*] E, at start. Defaults that suit the device; they never override what the user set."""
+
+    @hookspec
+    def llmx_config_check(self, config: EngineConfig, caps: DeviceCaps) -> Iterable[ConfigIssue]:  # type: ignore[empty-body]
+        """[*] E, at start, after the defaults. What the device cannot do as configured."""
+
+    @hookspec
+    def llmx_env_vars(self) -> Iterable[EnvVar]:  # type: ignore[empty-body]
+        """[*] A. Environment variables LLMX_<PLATFORM>_*; core reads them into config.platform.options."""
+
+    @hookspec
+    def llmx_diagnostics(self) -> Iterable[DiagItem]:  # type: ignore[empty-body]
+        """[*] A. Lines for `llmx platforms --verbose`."""
+
+    # -- features ------------------------------------------------------------------------------------------------------
+
+    @hookspec
+    def llmx_models(self) -> Iterable[Any]:  # type: ignore[empty-body]
+        """[*] A, E. llmx.models.registry.ModelDef of further architectures, or replacements of known ones."""

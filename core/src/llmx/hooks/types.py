@@ -1,0 +1,138 @@
+"""Frozen types that plugins and core exchange. No torch type, no vendor word; fields are only added, with defaults.
+
+Changing this file needs an ADR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = [
+    "API_VERSION",
+    "ConfigIssue",
+    "ConfigPatch",
+    "Detection",
+    "DeviceCaps",
+    "DiagItem",
+    "EnvVar",
+    "ImplDef",
+    "PlatformInfo",
+    "Resolution",
+]
+
+API_VERSION = (1, 1)  # core (M, m) takes plugins built for (M, <= m)
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformInfo:
+    """Who a platform is. `api` is the hook API version that it was written for; `extends` names a parent platform."""
+
+    name: str
+    device_type: str
+    api: tuple[int, int]
+    dist: str
+    vendor: str = ""
+    extends: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """What a probe found. `why` is one readable line, also when nothing was found; the highest score is chosen."""
+
+    present: bool
+    count: int = 0
+    score: int = 50
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCaps:
+    """Facts about one device. features: names registered in llmx.platform.caps, or `vendor.<platform>.<name>`."""
+
+    arch: str
+    dtypes: frozenset[str]
+    features: frozenset[str]
+    compute_units: int
+    total_bytes: int
+    alignment: int = 16  # bytes
+    props: Mapping[str, Any] = field(default_factory=dict)
+
+    def has(self, feature: str) -> bool:
+        """True when the device has `feature`."""
+        return feature in self.features
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigPatch:
+    """A default that a platform sets: dotted path into EngineConfig. Never overrides what the user set."""
+
+    path: str
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigIssue:
+    """What a platform finds wrong with a configuration: an error stops the start, a warning is printed."""
+
+    level: Literal["error", "warn"]
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnvVar:
+    """An environment variable that a plugin reads (through core), named LLMX_<PLATFORM>_*."""
+
+    name: str
+    default: str
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiagItem:
+    """One line of `llmx doctor` / `llmx platforms`."""
+
+    name: str
+    value: str
+    ok: bool = True
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ImplDef:
+    """One implementation of an op kind, or of several consecutive kinds of one region (a fusion: len(kinds) > 1).
+
+    provider: dotted name, e.g. "acme.fa"; (kinds, provider) is unique. abi: torch/1, jax/1, c/1, numpy/1 or an executor's
+    private one. target: "package.module:attribute", imported only when chosen. requires: capability names.
+    tags: facts a run may ask for (batch_invariant, deterministic, graph_safe). supports(spec) -> None for yes, else why not;
+    a fusion gets the tuple of specs.
+    """
+
+    kinds: tuple[str, ...]
+    provider: str
+    abi: str
+    target: str
+    priority: int = 50  # reference 0, generic 30, a vendor's own 50..90
+    requires: frozenset[str] = frozenset()
+    tags: frozenset[str] = frozenset()
+    supports: str | Callable[[Any], str | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """The choice for one spec: `rejected` lists (provider, stage, reason) of every candidate that was not taken.
+
+    stages: disabled, capabilities, abi, tags, supports, import, priority (a good one that was not needed).
+    """
+
+    kinds: tuple[str, ...]
+    spec: str  # printable form of the spec
+    provider: str
+    target: str
+    abi: str
+    rejected: tuple[tuple[str, str, str], ...] = ()
+    forced: bool = False
+    reference: bool = False

@@ -1,0 +1,116 @@
+"""ModelRegistry: which builder makes the Programs of which architecture. Built explicitly, by llmx.models.builtin and by plugins."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmx.errors import ModelError
+from llmx.program.builder import QuantOf
+from llmx.program.ops import Model
+
+__all__ = ["Build", "ModelDef", "ModelFacts", "ModelRegistry", "TensorLayout"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLayout:
+    """How a checkpoint's tensors differ from the canonical Hugging Face ones. rope_pairs: rows of q and k lie as rotary
+    pairs (2i, 2i + 1) instead of halves, as in GGUF files of the llama family.
+    """
+
+    rope_pairs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the engine needs of a configuration beside the Programs. eos_ids: ids that end a generation, [] when unknown."""
+
+    vocab_size: int
+    max_model_len: int
+    eos_ids: tuple[int, ...] = ()
+    bos_id: int | None = None
+    pad_id: int | None = None
+
+
+Build = Callable[[Mapping[str, Any], QuantOf, TensorLayout], Model]  # (config.json, storage of each tensor, layout)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDef:
+    """One family of models. architectures, model_types: as in config.json; gguf: values of general.architecture.
+
+    build and facts raise ModelError that names the field of config.json at fault. ignored: beginnings or ends of names of
+    checkpoint tensors that the Programs do not use. whole_prompt_only: prompts are never chunked. drafter_needs_next_token:
+    the model's own drafter writes a kv slot from the token after it. input_kinds: names of inputs beside text.
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    model_types: tuple[str, ...]
+    build: Build
+    facts: Callable[[Mapping[str, Any]], ModelFacts]
+    gguf: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    whole_prompt_only: bool = False
+    drafter_needs_next_token: bool = False
+    input_kinds: tuple[str, ...] = ()
+
+    def ignores(self, tensor: str) -> bool:
+        """True when a checkpoint tensor of this name may stay unused."""
+        return tensor.startswith(self.ignored) or tensor.endswith(self.ignored) if self.ignored else False
+
+
+class ModelRegistry:
+    """ModelDefs by architecture class name, model_type and GGUF architecture."""
+
+    def __init__(self, defs: Iterable[ModelDef] = ()) -> None:
+        self._architectures: dict[str, ModelDef] = {}
+        self._model_types: dict[str, ModelDef] = {}
+        self._gguf: dict[str, ModelDef] = {}
+        self.merge(defs)
+
+    def merge(self, defs: Iterable[ModelDef]) -> None:
+        """Add definitions. Raises ModelError for a name that another definition has."""
+        for new in defs:
+            for table, names in ((self._architectures, new.architectures), (self._model_types, new.model_types), (self._gguf, new.gguf)):
+                for name in names:
+                    if table.setdefault(name, new) is not new:
+                        raise ModelError(f"{name!r} of model {new.name!r} is registered already, by {table[name].name!r}")
+
+    def find(self, config: Mapping[str, Any], path: str | None = None) -> ModelDef:
+        """The definition for a config.json: by `architectures`, or by `model_type` where there is none.
+
+        Raises ModelError naming the file, the value and the nearest supported names.
+        """
+        named = config.get("architectures") or ()
+        for name in named:
+            if name in self._architectures:
+                return self._architectures[name]
+        model_type = config.get("model_type")
+        if not named and model_type in self._model_types:
+            return self._model_types[model_type]
+        if not named and not model_type:
+            raise ModelError("the configuration has neither 'architectures' nor 'model_type'; one of them must name the model", path=path)
+        if named:
+            raise ModelError(_unknown("architecture", str(named[0]), self._architectures), path=path)
+        raise ModelError(_unknown("model_type", str(model_type), self._model_types), path=path)
+
+    def find_gguf(self, architecture: str, path: str | None = None) -> ModelDef:
+        """The definition for a GGUF file's `general.architecture`. Raises ModelError as `find` does."""
+        if architecture in self._gguf:
+            return self._gguf[architecture]
+        raise ModelError(_unknown("GGUF architecture", architecture, self._gguf), path=path)
+
+    def architectures(self) -> list[str]:
+        """All supported architecture class names, sorted."""
+        return sorted(self._architectures)
+
+
+def _unknown(what: str, value: str, table: Mapping[str, ModelDef]) -> str:
+    near = difflib.get_close_matches(value, table, n=3, cutoff=0.5) or sorted(table)[:5]
+    return (
+        f"{what} {value!r} is not supported; nearest supported: {', '.join(near) or 'none'}. "
+        "A plugin that brings it (hook llmx_models) can be installed; `llmx explain` lists all"
+    )

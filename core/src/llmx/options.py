@@ -1,0 +1,65 @@
+"""Every option of an engine and its server, declared once: name, where it goes, type, help.
+
+The command line, the configuration file, the environment (LLMX_<NAME>) and LLM(...) all take these names. A new option names
+its owner component by its path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["OPTIONS", "Option"]
+
+Kind = Literal["str", "int", "float", "bool", "bytes", "tokens", "list"]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. path: field of EngineConfig. kind bytes takes 4G, tokens takes 8k, list may be given several times."""
+
+    name: str
+    path: str
+    kind: Kind
+    help: str
+    choices: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    server: bool = False  # concerns the HTTP server only
+
+    @property
+    def flag(self) -> str:
+        """The command-line flag."""
+        return "--" + self.name.replace("_", "-")
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("model", "model.source", "str", "embedded name, .gguf file, or directory with config.json and safetensors"),
+    Option("served_model_name", "model.served_names", "list", "name of the model in the API; several are allowed"),
+    Option("max_model_len", "model.max_model_len", "tokens", "longest prompt plus answer in tokens; the model's own limit by default"),
+    Option("dtype", "model.dtype", "str", "auto: weights as stored, bf16 pages; float32: everything in fp32", ("auto", "float32")),
+    Option("chat_template", "model.chat_template", "str", "file with a Jinja chat template, or the template itself"),
+    Option("tokenizer", "model.tokenizer", "str", "directory or tokenizer.json, when not the model's own"),
+    Option("seed", "model.seed", "int", "seeds the seeds of requests that bring none"),
+    Option("kv_cache_memory_bytes", "cache.kv_bytes", "bytes", "size of the KV cache, e.g. 4G; by default a share of the free memory"),
+    Option("num_blocks", "cache.num_blocks", "int", "KV blocks per group instead of a size", aliases=("num_gpu_blocks_override",)),
+    Option("kv_cache_dtype", "cache.kv_dtype", "str", "element type of the KV cache", ("auto", "float32", "bfloat16")),
+    Option("enable_prefix_caching", "cache.prefix_caching", "bool", "reuse the KV of equal prompt starts"),
+    Option("memory_fraction", "cache.memory_fraction", "float", "share of the free memory that the KV cache may take by default", aliases=("gpu_memory_utilization", "device_memory_utilization")),
+    Option("max_num_batched_tokens", "scheduler.max_num_batched_tokens", "tokens", "tokens that one step computes at most"),
+    Option("max_num_seqs", "scheduler.max_num_seqs", "int", "requests that run at the same time at most"),
+    Option("scheduling_policy", "scheduler.policy", "str", "order of requests", ("fcfs", "priority")),
+    Option("max_num_queued_reqs", "scheduler.max_queued_requests", "int", "waiting requests; more are answered 503"),
+    Option("platform", "platform.name", "str", "platform to use; found by itself when only one is present"),
+    Option("device", "platform.device", "str", "device of the platform"),
+    Option("threads", "platform.threads", "int", "compute threads; all usable processors by default"),
+    Option("kernel", "platform.kernels", "list", "KIND=PROVIDER[,PROVIDER]: providers of an op kind in the order wanted; one alone is forced"),
+    Option("disable_kernel", "platform.disabled", "list", "provider that may not be used"),
+    Option("allow_plugin", "platform.allow_plugins", "list", "GROUP:NAME that may be loaded; by default all"),
+    Option("deny_plugin", "platform.deny_plugins", "list", "GROUP:NAME that may not be loaded"),
+    Option("host", "server.host", "str", "address to listen on", server=True),
+    Option("port", "server.port", "int", "port to listen on", server=True),
+    Option("api_key", "server.api_keys", "list", "key that clients must send; several are allowed", server=True),
+    Option("root_path", "server.root_path", "str", "path prefix behind a proxy", server=True),
+    Option("log_level", "server.log_level", "str", "how much the server logs", ("debug", "info", "warning", "error"), server=True),
+    Option("drain_timeout", "server.drain_timeout_s", "float", "seconds that running requests may finish in after SIGTERM", server=True),
+)

@@ -1,0 +1,22 @@
+"""TokenizerSource: where a model's tokenizer, special ids and chat template are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["TokenizerSource"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSource:
+    """What a Tokenizer and a ChatTemplate are made from: GGUF metadata, or a directory with tokenizer.json.
+
+    path: the file or directory, named in errors. gguf: metadata of a GGUF file (arrays of strings have `decode()`); None: `path`
+    is a directory, or tokenizer.json itself. eos_ids: ids that end a text by the model's own configuration, beside the tokenizer's.
+    """
+
+    path: str
+    gguf: Mapping[str, Any] | None = None
+    eos_ids: tuple[int, ...] = ()

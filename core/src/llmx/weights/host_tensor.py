@@ -1,0 +1,80 @@
+"""HostTensor: an array in host memory of any element type, also those that numpy lacks, and the WeightSource protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from llmx.program.ops import QuantKey, WeightRef
+
+__all__ = ["BLOCK_BYTES", "HostTensor", "WeightSource"]
+
+# dtype -> (elements per block, bytes per block). Block types as in ggml's ggml-common.h.
+BLOCK_BYTES: dict[str, tuple[int, int]] = {
+    "f32": (1, 4),
+    "f16": (1, 2),
+    "bf16": (1, 2),
+    "i32": (1, 4),
+    "i64": (1, 8),
+    "i8": (1, 1),
+    "u8": (1, 1),
+    "q4_0": (32, 18),
+    "q4_1": (32, 20),
+    "q5_0": (32, 22),
+    "q5_1": (32, 24),
+    "q8_0": (32, 34),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HostTensor:
+    """Row-major tensor: shape in elements, `data` uint8 [rows, bytes per row] (a view of a mapped file, or own memory).
+
+    rows = product of all axes but the last; a one-dimensional tensor is one row.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: np.ndarray
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of `data`."""
+        return int(self.data.shape[0])
+
+    @property
+    def cols(self) -> int:
+        """Elements per row."""
+        return self.shape[-1] if self.shape else 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return int(self.data.nbytes)
+
+
+class WeightSource(Protocol):
+    """The tensors of one checkpoint under canonical (Hugging Face) names. Opened once, closed after packing."""
+
+    def names(self) -> Iterable[str]:
+        """All canonical names."""
+        ...
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape as stored, row-major (out, in). Raises ModelError for an unknown name."""
+        ...
+
+    def quant(self, name: str) -> QuantKey:
+        """How the tensor is stored."""
+        ...
+
+    def get(self, ref: WeightRef) -> HostTensor:
+        """The tensor with the ref's transforms applied. Raises ModelError naming file and tensor when the shape differs."""
+        ...
+
+    def close(self) -> None:
+        """Unmap. Views handed out before must not be used after."""
+        ...

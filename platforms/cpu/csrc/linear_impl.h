@@ -1,0 +1,417 @@
+// The linear family at one ISA level. See linear.h for layouts and the order of additions.
+#pragma once
+#include "linear.h"
+#include "simd.h"
+
+namespace llmx {
+namespace LLMX_NS {
+
+template <WeightType T>
+struct Quant {
+  static constexpr bool kFourBit = T != WeightType::q8_0;
+  static constexpr bool kMinimum = T == WeightType::q4_1;
+  static constexpr int kZeroShift = T == WeightType::q8_0 ? 7 : 3;  // zero point 128 or 8
+  static constexpr int kTile = kFourBit ? 256 : 512;
+  static constexpr int kScales = kMinimum ? 128 : 64;
+  static constexpr int kGroup = kScales + 2 * kTile;
+};
+
+// ------------------------------------------------------------------------------------------------------- quantisation
+
+// d = amax / 127 in f32, round to nearest even. A NaN makes d NaN, so that it reaches the output.
+LLMX_INLINE void quantize_block(const float* x, ActBlock* out, int row) {
+  const F16 a = load(x), b = load(x + 16);
+  const float amax = hmax(max(abs(a), abs(b)));
+  const bool whole = (mask_eq(a, a) & mask_eq(b, b)) == 0xffffu;
+  const bool tiny = !(amax >= 1e-30f);  // the reciprocal would overflow; such a block is zero
+  const F16 scale = set1(tiny ? 0.0f : 127.0f / amax);
+  const int32_t sum = store_i8(out->q[row], mul(a, scale)) + store_i8(out->q[row] + 16, mul(b, scale));
+  const float d = whole ? (tiny ? 0.0f : amax / 127.0f) : bits_to_float(0x7fc00000u);
+  out->d[row] = d;
+  out->s[row] = d * static_cast<float>(sum);
+  out->n[row] = -sum;
+}
+
+static void quantize(const float* x, int64_t ldx, int64_t m, int64_t k, ActBlock* out, int64_t tile_begin, int64_t tile_end) {
+  const int64_t blocks = k / kBlock;
+  for (int64_t t = tile_begin; t < tile_end; ++t) {
+    const int64_t rows = m - t * kTileRows < kTileRows ? m - t * kTileRows : kTileRows;
+    ActBlock* tile = out + t * blocks;
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* row = x + (t * kTileRows + r) * ldx;
+      for (int64_t b = 0; b < blocks; ++b) quantize_block(row + b * kBlock, tile + b, static_cast<int>(r));
+    }
+    for (int64_t b = 0; rows < kTileRows && b < blocks; ++b) {  // rows that a tile computes beside the real ones
+      memset(tile[b].q[rows], 0, static_cast<size_t>((kTileRows - rows) * kBlock));
+      for (int64_t r = rows; r < kTileRows; ++r) tile[b].d[r] = tile[b].s[r] = 0.0f, tile[b].n[r] = 0;
+    }
+  }
+}
+
+static void round_bf16(const float* x, int64_t ldx, int64_t k, uint16_t* out, int64_t ld, int64_t row_begin, int64_t row_end) {
+  for (int64_t r = row_begin; r < row_end; ++r) {
+    const float* row = x + r * ldx;
+    uint16_t* to = out + r * ld;
+    int64_t i = 0;
+    for (; i + 16 <= k; i += 16) store_bf16(to + i, load(row + i));
+    for (; i < k; ++i) to[i] = float_to_bf16(row[i]);
+    for (; i < ld; ++i) to[i] = 0;
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------------- epilogue
+
+LLMX_INLINE void store_row(const GemmArgs& args, int64_t row, int64_t panel, F16 acc) {
+  const int64_t column = panel * kPanel;
+  const int64_t left = args.weight->rows - column;
+  float* y = args.y + row * args.ldy + column;
+  const float* residual = args.residual ? args.residual + row * args.ld_residual + column : nullptr;
+  if (left >= kPanel) {
+    if (args.bias) acc = add(acc, load(args.bias + column));
+    if (residual) acc = add(load(residual), acc);
+    store(y, acc);
+  } else {
+    const int n = static_cast<int>(left);
+    if (args.bias) acc = add(acc, load_n(args.bias + column, n));
+    if (residual) acc = add(load_n(residual, n), acc);
+    store_n(y, acc, n);
+  }
+}
+
+// --------------------------------------------------------------------------------------------------- int8 activations
+#if LLMX_LEVEL == 2
+
+template <WeightType T>
+LLMX_INLINE void unpack_tile(const uint8_t* tile, __m512i* w) {
+  if constexpr (Quant<T>::kFourBit) {
+    const __m512i low = _mm512_set1_epi8(15);
+#pragma GCC unroll 4
+    for (int p = 0; p < 4; ++p) {
+      const __m512i v = _mm512_loadu_si512(tile + p * 64);
+      w[p] = _mm512_and_si512(v, low);
+      w[p + 4] = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+    }
+  } else {
+#pragma GCC unroll 8
+    for (int g = 0; g < 8; ++g) w[g] = _mm512_loadu_si512(tile + g * 64);
+  }
+}
+
+LLMX_INLINE __m512i bcast32(const int8_t* p) {
+  int32_t v;
+  memcpy(&v, p, 4);
+  return _mm512_set1_epi32(v);
+}
+
+// MR rows of one panel. G rows at a time keep G integer chains in flight.
+template <WeightType T, int MR>
+static void panel_i8(const GemmArgs& args, int64_t panel, int64_t tile, int64_t rows) {
+  using Q = Quant<T>;
+  constexpr int G = MR % 4 == 0 ? 4 : (MR % 3 == 0 ? 3 : MR);
+  const uint8_t* base = args.weight->data + panel * args.weight->panel_bytes;
+  const int64_t blocks = args.ld;
+  const ActBlock* act = static_cast<const ActBlock*>(args.act) + tile * blocks;
+  __m512 acc[MR];
+#pragma GCC unroll 16
+  for (int r = 0; r < MR; ++r) acc[r] = _mm512_setzero_ps();
+  for (int64_t b = 0; b < blocks; ++b, ++act) {
+    const uint8_t* group = base + (b >> 1) * Q::kGroup;
+    const int half = static_cast<int>(b & 1);
+    const F16 d = load_f16(reinterpret_cast<const uint16_t*>(group + half * 32));
+    __m512i w[8];
+    unpack_tile<T>(group + Q::kScales + half * Q::kTile, w);
+#pragma GCC unroll 16
+    for (int r0 = 0; r0 < MR; r0 += G) {
+      __m512i sum[G];
+#pragma GCC unroll 4
+      for (int j = 0; j < G; ++j) {
+        sum[j] = Q::kMinimum ? _mm512_setzero_si512() : _mm512_slli_epi32(_mm512_set1_epi32(act->n[r0 + j]), Q::kZeroShift);
+      }
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g) {
+#pragma GCC unroll 4
+        for (int j = 0; j < G; ++j) sum[j] = _mm512_dpbusd_epi32(sum[j], w[g], bcast32(&act->q[r0 + j][g * 4]));
+      }
+#pragma GCC unroll 4
+      for (int j = 0; j < G; ++j) {
+        acc[r0 + j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[j]), _mm512_mul_ps(d.v, _mm512_set1_ps(act->d[r0 + j])), acc[r0 + j]);
+      }
+    }
+    if constexpr (Q::kMinimum) {
+      const F16 m = load_f16(reinterpret_cast<const uint16_t*>(group + 64 + half * 32));
+#pragma GCC unroll 16
+      for (int r = 0; r < MR; ++r) acc[r] = _mm512_fmadd_ps(m.v, _mm512_set1_ps(act->s[r]), acc[r]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < MR; ++r) {
+    if (r < rows) store_row(args, tile * kTileRows + r, panel, {acc[r]});
+  }
+}
+
+template <WeightType T>
+static void tile_i8(const GemmArgs& args, int64_t panel, int64_t tile, int64_t rows) {
+  switch (rows) {
+    case 1:
+      return panel_i8<T, 1>(args, panel, tile, rows);
+    case 2:
+      return panel_i8<T, 2>(args, panel, tile, rows);
+    case 3:
+      return panel_i8<T, 3>(args, panel, tile, rows);
+    case 4:
+      return panel_i8<T, 4>(args, panel, tile, rows);
+    case 5:
+    case 6:
+      return panel_i8<T, 6>(args, panel, tile, rows);
+    case 7:
+    case 8:
+      return panel_i8<T, 8>(args, panel, tile, rows);
+    case 9:
+    case 10:
+    case 11:
+    case 12:
+      return panel_i8<T, 12>(args, panel, tile, rows);
+    default:
+      return panel_i8<T, 16>(args, panel, tile, rows);
+  }
+}
+
+#elif LLMX_LEVEL == 1
+
+// Sums of eight channels (half a tile, byte offset `half` 0 or 32 in each 64-byte line) for one row: exact in 16 bits for 4-bit
+// weights (8 * 2 * 15 * 127 < 2^15); 8-bit weights take the sign trick, 2 * 128 * 127 < 2^15.
+template <WeightType T>
+LLMX_INLINE __m256i dot_half(const uint8_t* tile, const int8_t* q, int32_t n) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  auto bcast = [](const int8_t* p) {
+    int32_t v;
+    memcpy(&v, p, 4);
+    return _mm256_set1_epi32(v);
+  };
+  if constexpr (Quant<T>::kFourBit) {
+    const __m256i low = _mm256_set1_epi8(15);
+    __m256i sum16 = _mm256_setzero_si256();
+    for (int p = 0; p < 4; ++p) {
+      const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tile + p * 64));
+      sum16 = _mm256_add_epi16(sum16, _mm256_maddubs_epi16(_mm256_and_si256(v, low), bcast(q + p * 4)));
+      sum16 = _mm256_add_epi16(sum16, _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16(v, 4), low), bcast(q + 16 + p * 4)));
+    }
+    const __m256i sum = _mm256_madd_epi16(sum16, ones);
+    return Quant<T>::kMinimum ? sum : _mm256_add_epi32(sum, _mm256_set1_epi32(n * 8));
+  } else {
+    (void)n;  // signed weights: no zero point
+    const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x80));
+    __m256i sum = _mm256_setzero_si256();
+    for (int g = 0; g < 8; ++g) {
+      const __m256i w = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(tile + g * 64)), flip);
+      const __m256i products = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(bcast(q + g * 4), w));
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(products, ones));
+    }
+    return sum;
+  }
+}
+
+template <WeightType T, int MR>
+static void half_i8(const GemmArgs& args, int64_t panel, int64_t tile, int row, float out[][kPanel], int half) {
+  using Q = Quant<T>;
+  const uint8_t* base = args.weight->data + panel * args.weight->panel_bytes;
+  const ActBlock* act = static_cast<const ActBlock*>(args.act) + tile * args.ld;
+  __m256 acc[MR];
+  for (int r = 0; r < MR; ++r) acc[r] = _mm256_setzero_ps();
+  for (int64_t b = 0; b < args.ld; ++b, ++act) {
+    const uint8_t* group = base + (b >> 1) * Q::kGroup;
+    const int odd = static_cast<int>(b & 1);
+    const uint8_t* quants = group + Q::kScales + odd * Q::kTile + half * 32;
+    const __m256 d = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(group + odd * 32 + half * 16)));
+#pragma GCC unroll 4
+    for (int r = 0; r < MR; ++r) {
+      const __m256 sum = _mm256_cvtepi32_ps(dot_half<T>(quants, act->q[row + r], act->n[row + r]));
+      acc[r] = _mm256_fmadd_ps(sum, _mm256_mul_ps(d, _mm256_set1_ps(act->d[row + r])), acc[r]);
+    }
+    if constexpr (Q::kMinimum) {
+      const __m256 m = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(group + 64 + odd * 32 + half * 16)));
+#pragma GCC unroll 4
+      for (int r = 0; r < MR; ++r) acc[r] = _mm256_fmadd_ps(m, _mm256_set1_ps(act->s[row + r]), acc[r]);
+    }
+  }
+  for (int r = 0; r < MR; ++r) _mm256_storeu_ps(out[r] + half * 8, acc[r]);
+}
+
+template <WeightType T>
+static void tile_i8(const GemmArgs& args, int64_t panel, int64_t tile, int64_t rows) {
+  float out[4][kPanel];
+  int row = 0;
+  for (; row + 4 <= rows; row += 4) {
+    for (int half = 0; half < 2; ++half) half_i8<T, 4>(args, panel, tile, row, out, half);
+    for (int r = 0; r < 4; ++r) store_row(args, tile * kTileRows + row + r, panel, load(out[r]));
+  }
+  for (; row < rows; ++row) {
+    for (int half = 0; half < 2; ++half) half_i8<T, 1>(args, panel, tile, row, out, half);
+    store_row(args, tile * kTileRows + row, panel, load(out[0]));
+  }
+}
+
+#else
+
+template <WeightType T>
+LLMX_INLINE void dot_tile(const uint8_t* tile, const int8_t* q, int32_t n, float* out) {
+  int32_t sum[kPanel];
+  for (int c = 0; c < kPanel; ++c) sum[c] = Quant<T>::kMinimum ? 0 : n * (1 << Quant<T>::kZeroShift);
+  for (int g = 0; g < (Quant<T>::kFourBit ? 4 : 8); ++g) {
+    for (int c = 0; c < kPanel; ++c) {
+      for (int j = 0; j < 4; ++j) {
+        const int byte = tile[g * 64 + c * 4 + j];
+        if (Quant<T>::kFourBit) {
+          sum[c] += (byte & 15) * q[g * 4 + j] + (byte >> 4) * q[16 + g * 4 + j];
+        } else {
+          sum[c] += byte * q[g * 4 + j];
+        }
+      }
+    }
+  }
+  for (int c = 0; c < kPanel; ++c) out[c] = static_cast<float>(sum[c]);
+}
+
+template <WeightType T>
+static void tile_i8(const GemmArgs& args, int64_t panel, int64_t tile, int64_t rows) {
+  using Q = Quant<T>;
+  const uint8_t* base = args.weight->data + panel * args.weight->panel_bytes;
+  const ActBlock* act = static_cast<const ActBlock*>(args.act) + tile * args.ld;
+  F16 acc[kTileRows];
+  for (int64_t r = 0; r < rows; ++r) acc[r] = zero();
+  for (int64_t b = 0; b < args.ld; ++b, ++act) {
+    const uint8_t* group = base + (b >> 1) * Q::kGroup;
+    const int half = static_cast<int>(b & 1);
+    const F16 d = load_f16(reinterpret_cast<const uint16_t*>(group + half * 32));
+    const F16 m = Q::kMinimum ? load_f16(reinterpret_cast<const uint16_t*>(group + 64 + half * 32)) : zero();
+    for (int64_t r = 0; r < rows; ++r) {
+      float sum[kPanel];
+      dot_tile<T>(group + Q::kScales + half * Q::kTile, act->q[r], act->n[r], sum);
+      acc[r] = fma(load(sum), mul(d, set1(act->d[r])), acc[r]);
+      if (Q::kMinimum) acc[r] = fma(m, set1(act->s[r]), acc[r]);
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) store_row(args, tile * kTileRows + r, panel, acc[r]);
+}
+
+#endif
+
+template <WeightType T>
+static void gemm_i8(const GemmArgs& args, int64_t panel_begin, int64_t panel_end) {
+  for (int64_t p = panel_begin; p < panel_end; ++p) {
+    for (int64_t t = 0; t * kTileRows < args.m; ++t) {
+      const int64_t left = args.m - t * kTileRows;
+      tile_i8<T>(args, p, t, left < kTileRows ? left : kTileRows);
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------ dense weights
+
+struct DenseF32 {
+  using Act = float;
+  using Vec = F16;
+  static constexpr int kStep = 64;  // bytes of weights per step
+  static constexpr int kActElements = 1;
+  static int64_t steps(int64_t k) { return k; }
+  LLMX_INLINE Vec weight(const uint8_t* p) { return load(reinterpret_cast<const float*>(p)); }
+  LLMX_INLINE Vec act(const Act* p) { return set1(*p); }
+  LLMX_INLINE F16 madd(F16 acc, Vec w, Vec a) { return fma(w, a, acc); }
+};
+struct DenseF16 : DenseF32 {
+  static constexpr int kStep = 32;
+  LLMX_INLINE Vec weight(const uint8_t* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
+};
+struct DenseBf16 {
+  using Act = uint32_t;  // a pair
+  using Vec = B32;
+  static constexpr int kStep = 64;
+  static constexpr int kActElements = 2;
+  static int64_t steps(int64_t k) { return (k + 1) / 2; }
+  LLMX_INLINE Vec weight(const uint8_t* p) { return load_pairs(p); }
+  LLMX_INLINE Vec act(const Act* p) { return set1_pair(*p); }
+  LLMX_INLINE F16 madd(F16 acc, Vec w, Vec a) { return dot_pairs(acc, w, a); }
+};
+
+template <class W, int MR, int NP>
+static void tile_dense(const GemmArgs& args, int64_t panel, int64_t row) {
+  const int64_t steps = W::steps(args.weight->cols);
+  const int64_t stride = args.weight->panel_bytes;
+  const int64_t ld = args.ld / W::kActElements;
+  const uint8_t* w = args.weight->data + panel * stride;
+  const typename W::Act* x = static_cast<const typename W::Act*>(args.act) + row * ld;
+  F16 acc[MR][NP];
+#pragma GCC unroll 8
+  for (int r = 0; r < MR; ++r) {
+#pragma GCC unroll 4
+    for (int p = 0; p < NP; ++p) acc[r][p] = zero();
+  }
+  for (int64_t k = 0; k < steps; ++k, w += W::kStep) {
+    typename W::Vec weight[NP];
+#pragma GCC unroll 4
+    for (int p = 0; p < NP; ++p) weight[p] = W::weight(w + p * stride);
+#pragma GCC unroll 8
+    for (int r = 0; r < MR; ++r) {
+      const typename W::Vec a = W::act(x + r * ld + k);
+#pragma GCC unroll 4
+      for (int p = 0; p < NP; ++p) acc[r][p] = W::madd(acc[r][p], weight[p], a);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < MR; ++r) {
+#pragma GCC unroll 4
+    for (int p = 0; p < NP; ++p) store_row(args, row + r, panel + p, acc[r][p]);
+  }
+}
+
+template <class W, int NP>
+static void rows_dense(const GemmArgs& args, int64_t panel) {
+  int64_t row = 0;
+  for (; row + 6 <= args.m; row += 6) tile_dense<W, 6, NP>(args, panel, row);
+  switch (args.m - row) {
+    case 5:
+      return tile_dense<W, 5, NP>(args, panel, row);
+    case 4:
+      return tile_dense<W, 4, NP>(args, panel, row);
+    case 3:
+      return tile_dense<W, 3, NP>(args, panel, row);
+    case 2:
+      return tile_dense<W, 2, NP>(args, panel, row);
+    case 1:
+      return tile_dense<W, 1, NP>(args, panel, row);
+    default:
+      return;
+  }
+}
+
+template <class W>
+static void gemm_dense(const GemmArgs& args, int64_t panel_begin, int64_t panel_end) {
+  constexpr int kPanels = LLMX_LEVEL == 2 ? 4 : 1;  // registers: 6 rows x 4 panels of 512 bits, or 6 x 1 of 2 x 256
+  int64_t p = panel_begin;
+  if (args.m == 1) {
+    for (; p + 4 <= panel_end; p += 4) tile_dense<W, 1, 4>(args, p, 0);
+  } else {
+    for (; p + kPanels <= panel_end; p += kPanels) rows_dense<W, kPanels>(args, p);
+  }
+  for (; p < panel_end; ++p) rows_dense<W, 1>(args, p);
+}
+
+static void gemm(const GemmArgs& args, int64_t panel_begin, int64_t panel_end) {
+  switch (args.weight->type) {
+    case WeightType::f32:
+      return gemm_dense<DenseF32>(args, panel_begin, panel_end);
+    case WeightType::f16:
+      return gemm_dense<DenseF16>(args, panel_begin, panel_end);
+    case WeightType::bf16:
+      return gemm_dense<DenseBf16>(args, panel_begin, panel_end);
+    case WeightType::q4_0:
+      return gemm_i8<WeightType::q4_0>(args, panel_begin, panel_end);
+    case WeightType::q4_1:
+      return gemm_i8<WeightType::q4_1>(args, panel_begin, panel_end);
+    case WeightType::q8_0:
+      return gemm_i8<WeightType::q8_0>(args, panel_begin, panel_end);
+  }
+}
+
+}  // namespace LLMX_NS
+}  // namespace llmx

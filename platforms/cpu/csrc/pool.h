@@ -1,0 +1,81 @@
+// The thread pool. The calling thread is worker 0; the others wait between phases. A phase is n chunks claimed one by one; it
+// ends when all chunks are done, not when all threads have arrived, so a worker that was preempted before it claimed anything
+// holds nobody up. Which thread takes a chunk changes no result.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace llmx {
+
+using ChunkFn = void (*)(void* context, int64_t chunk, int worker);
+
+// Flush denormals to zero in SSE/AVX (and NEON) arithmetic for a scope; the caller's mode is restored.
+class FloatMode {
+ public:
+  FloatMode();
+  ~FloatMode();
+  FloatMode(const FloatMode&) = delete;
+  FloatMode& operator=(const FloatMode&) = delete;
+
+ private:
+  uint64_t saved_;
+};
+
+class Pool {
+ public:
+  explicit Pool(int threads);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  int threads() const { return threads_; }
+  void wake();  // at the start of a step: sleeping workers begin to spin
+  // Runs fn for chunks [0, n), n < 2^20. With one thread or one chunk it runs here and nothing is handed over.
+  void run(int64_t n, ChunkFn fn, void* context);
+  int64_t phases() const { return phases_; }
+
+  template <class F>
+  void each(int64_t n, F& body) {  // body(chunk, worker)
+    run(n, [](void* context, int64_t chunk, int worker) { (*static_cast<F*>(context))(chunk, worker); }, &body);
+  }
+
+  // [0, n) in contiguous ranges of at least `grain`, some per thread so that a late thread costs little: body(begin, end, worker).
+  template <class F>
+  void over(int64_t n, int64_t grain, F body) {
+    if (n <= 0) return;
+    const int64_t most = threads_ == 1 ? 1 : threads_ * int64_t{8};
+    const int64_t chunks = std::max<int64_t>(1, std::min(most, n / std::max<int64_t>(1, grain)));
+    const int64_t step = (n + chunks - 1) / chunks;
+    auto chunk = [&](int64_t i, int worker) { body(i * step, std::min(n, (i + 1) * step), worker); };
+    each((n + step - 1) / step, chunk);
+  }
+
+  // The same for rows of `cost` elements; less than about two microseconds of work is not handed over.
+  template <class F>
+  void over_rows(int64_t rows, int64_t cost, F body) {
+    constexpr int64_t kElements = 16384;
+    over(rows, kElements / std::max<int64_t>(1, cost) + 1, [&](int64_t begin, int64_t end, int) { body(begin, end); });
+  }
+
+ private:
+  void worker(int index);
+  bool wait_for_work(uint32_t seen);
+  void work(int index);
+
+  const int threads_;
+  int64_t phases_ = 0;
+  ChunkFn fn_ = nullptr;
+  void* context_ = nullptr;
+  // generation (24 bits) | chunks (20) | next chunk (20): one fetch_add tells which phase a claim belongs to.
+  alignas(64) std::atomic<uint64_t> claim_{0};
+  alignas(64) std::atomic<int64_t> done_{0};
+  alignas(64) std::atomic<uint32_t> epoch_{0};  // futex word
+  alignas(64) std::atomic<int32_t> sleepers_{0};
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace llmx

@@ -1,0 +1,177 @@
+// The tape: a Program lowered to POD records, and the Engine that runs them. Python writes the records once (llmx_cpu/lower);
+// a step is one call. Values are f32 rows in one arena; a slot of the arena is used again when its value is dead.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention.h"
+#include "linear.h"
+#include "pool.h"
+#include "rowwise.h"
+#include "sampler.h"
+#include "slots.h"
+#include "step.h"
+
+extern "C" {
+
+enum LlmxOpKind : int32_t {
+  LLMX_EMBED = 0,      // in -; w0 weight; f0 scale. Rows of the ids
+  LLMX_LINEAR = 1,     // in x, residual or -1; i0 first part, i1 parts, i2 input width
+  LLMX_NORM = 2,       // in x, gate or -1; w0 weight, w1 bias; i0 kind, i1 groups, i2 gate_after, i3 eps_floor; f0 eps
+  LLMX_ACT = 3,        // in x; i0 kind
+  LLMX_ACT_MUL = 4,    // in x; i0 kind
+  LLMX_BINARY = 5,     // in x, y; i0 kind, i1 form: 0 equal shapes, 1 y is the vector w0, 2 y [rows, 1]
+  LLMX_UNARY = 6,      // in x; i0 kind; f0 value
+  LLMX_SOFTMAX = 7,    // in x
+  LLMX_QKV = 8,        // in x; out q, k, v, gate; w0 q norm, w1 k norm, w2 rope table, w3 q scale, w4 q norm bias, w5 k norm bias
+                       // i0 q heads, i1 kv heads, i2 head_dim, i3 v_head_dim, i4 norm span, i5 norm before rope, i6 v_norm, i7 norm kind,
+                       // i8 rotary_dim, i9 pairs, i10 rope; f0 clip, f1 eps
+  LLMX_ROPE = 9,       // in x; w0 table; i0 heads, i1 head_dim, i2 rotary_dim, i3 pairs
+  LLMX_KV_WRITE = 10,  // in k, v; i0 state
+  LLMX_ATTENTION = 11, // in q; w0 sinks, w1 alibi; i0 state, i1 q heads, i2 window; f0 scale, f1 soft cap
+  LLMX_ROWS = 12,      // in x (T rows): the head rows
+  LLMX_SPLIT = 13,     // in x; out pieces (up to 4)
+  LLMX_CONCAT = 14,    // in pieces (up to 4)
+  LLMX_COPY = 15,      // in x
+  LLMX_POSITION_SCALE = 16,  // in x; w0 table; heads in mult
+};
+
+struct LlmxOp {
+  int32_t kind;
+  int32_t rows;   // 0: once for all token rows; 1: per block of head rows
+  int32_t mult;   // rows of the op per token or head row (e.g. heads of a per-head norm)
+  int32_t width;  // elements of one such row of the first output
+  int32_t in[4], out[4];  // values, -1 absent
+  int32_t w[6];           // vectors (embed: a weight), -1 absent
+  int32_t i[12];
+  float f[4];
+};
+
+struct LlmxValue {
+  int64_t offset;  // floats, in the arena
+  int64_t width;   // floats per token or head row
+};
+
+struct LlmxPart {  // one weight of a linear
+  int32_t weight, bias, column, pad;  // bias: a vector or -1; column: first output
+};
+
+struct LlmxState {  // one layer's pages
+  int32_t group, type, kv_heads, head_dim, v_head_dim, pad;
+  int64_t layer_offset;
+};
+
+struct LlmxGroup {
+  int64_t block_bytes, num_blocks;
+  int32_t max_blocks, pad;  // of one request
+};
+
+struct LlmxTape {
+  const LlmxOp* ops;
+  const LlmxValue* values;
+  const LlmxPart* parts;
+  int32_t n_ops, n_values, n_parts, logits;  // logits: the value of the head rows' logits
+  int64_t arena_floats;
+  int32_t max_tokens, max_requests, vocab, act_mult;  // act_mult: greatest mult of a linear
+  int32_t act_width, pad;                             // greatest input width of a linear
+};
+
+}  // extern "C"
+
+namespace llmx {
+
+constexpr int kHeadRows = 64;
+
+// Memory from mmap, at 2 MB borders, with transparent huge pages asked for. Zero-filled.
+class Pages {
+ public:
+  explicit Pages(size_t bytes);
+  ~Pages();
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  uint8_t* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  void* mapping_ = nullptr;
+  size_t mapped_ = 0, size_ = 0;
+  uint8_t* data_ = nullptr;
+};
+
+// Memory that lives as long as the engine, cut from large Pages.
+class Arena {
+ public:
+  uint8_t* take(size_t bytes);
+  size_t total() const { return total_; }
+
+ private:
+  std::vector<std::unique_ptr<Pages>> chunks_;
+  size_t used_ = 0, total_ = 0;
+};
+
+class Engine {
+ public:
+  Engine(Isa isa, int threads);
+
+  int add_weight(WeightType from, WeightType to, int64_t rows, int64_t cols, const uint8_t* data, int64_t row_bytes);
+  int add_vector(const float* data, int64_t n);
+  const char* set_tape(const LlmxTape& tape);
+  const char* allocate(const LlmxGroup* groups, int n_groups, const LlmxState* states, int n_states);
+  // Null, or what is wrong (a bug of the caller or a dead device). finish: sample too; otherwise `finish_step` follows.
+  const char* step(const LlmxStepArgs& args, LlmxStepResult* result, bool finish);
+  const char* finish_step(const LlmxStepArgs& args, LlmxStepResult* result, const float* logits);
+  const char* head_logits(const LlmxStepArgs& args, int begin, int end, float* out);
+  const float* value_rows(int value) const { return arena() + values_[value].offset; }
+
+  Pool& pool() { return pool_; }
+  Isa isa() const { return isa_; }
+  size_t weight_bytes() const { return weights_memory_.total(); }
+  SlotTable& slots() { return slots_; }
+  uint8_t* pages(int group) const { return pages_[group]->data(); }
+  const PackedWeight& weight(int id) const { return weights_[id]; }
+  void linear(const LlmxPart* parts, int n, const float* x, int64_t ldx, int64_t m, int64_t k, float* y, int64_t ldy, const float* residual);
+
+ private:
+  struct Sampling;
+  float* arena() const { return reinterpret_cast<float*>(arena_->data()); }
+  float* value(int id) const { return id < 0 ? nullptr : arena() + values_[id].offset; }
+  const float* vector(int id) const { return id < 0 ? nullptr : vectors_[id]; }
+  const char* begin(const LlmxStepArgs& args);
+  const char* kv_ops(const LlmxStepArgs& args);
+  void run(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, int64_t first_head);
+  void run_rowwise(const LlmxOp& op, int64_t rows);
+  void run_attention(const LlmxOp& op, const LlmxStepArgs& args);
+  void run_kv_write(const LlmxOp& op, const LlmxStepArgs& args);
+  void run_qkv(const LlmxOp& op, int64_t rows);
+  void* activations(ActType type, const float* x, int64_t ldx, int64_t m, int64_t k);
+  KvGeometry geometry(const LlmxState& state) const;
+  const char* sample_block(Sampling& sampling, const float* logits, int begin, int end);
+  const char* score_block(Sampling& sampling, const float* logits, int begin, int end);
+
+  const Isa isa_;
+  Pool pool_;
+  const LinearKernels& linear_;
+  const RowKernels& rowwise_;
+  const AttnKernels& attention_;
+  const SampleKernels& sampler_;
+  Arena weights_memory_;
+  std::vector<PackedWeight> weights_;
+  std::vector<const float*> vectors_;
+  std::vector<LlmxOp> ops_;
+  std::vector<LlmxValue> values_;
+  std::vector<LlmxPart> parts_;
+  std::vector<LlmxState> states_;
+  std::vector<LlmxGroup> groups_;
+  std::vector<std::unique_ptr<Pages>> pages_;
+  std::unique_ptr<Pages> arena_, act_i8_, act_bf16_;
+  LlmxTape shape_{};
+  SlotTable slots_;
+  std::vector<int32_t> ids_, positions_, request_of_slot_, token_request_;
+  std::vector<std::vector<uint8_t>> thread_scratch_;
+  std::vector<uint8_t> items_, partial_;
+  std::string error_;
+};
+
+}  // namespace llmx

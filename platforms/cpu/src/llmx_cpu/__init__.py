@@ -1,0 +1,3 @@
+"""The CPU platform of llmx: probe, plugin, the native executor and its op tape."""
+
+__all__: list[str] = []

@@ -1,0 +1,161 @@
+"""The native library: its structs, in the field order of csrc/step.h and csrc/tape.h, and a checked way to load it.
+
+ctypes releases the GIL during every call.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmx.errors import PlatformError
+
+__all__ = [
+    "ISA_NAMES",
+    "WEIGHT_TYPES",
+    "Group",
+    "Joined",
+    "OpRecord",
+    "PartRecord",
+    "SamplingRowC",
+    "StateRecord",
+    "StepArgs",
+    "StepResult",
+    "Tape",
+    "ValueRecord",
+    "best_isa",
+    "call",
+    "library",
+    "pointer",
+]
+
+ISA_NAMES = ("portable", "avx2", "avx512")  # csrc/isa.h
+WEIGHT_TYPES = {"f32": 0, "f16": 1, "bf16": 2, "q4_0": 3, "q4_1": 4, "q8_0": 5}  # csrc/linear.h
+_VERSION = 1
+
+
+def _struct(name: str, fields: str) -> type[C.Structure]:
+    """A ctypes struct from "name:type ..." with types i (int32), l (int64), u (uint64), f (float), p (pointer), and [n] for arrays."""
+    kinds = {"i": C.c_int32, "l": C.c_int64, "u": C.c_uint64, "f": C.c_float, "p": C.c_void_p}
+    members: list[tuple[str, Any]] = []
+    for field in fields.split():
+        names, _, kind = field.partition(":")
+        base: Any = kinds[kind[0]]
+        if len(kind) > 1:
+            base = base * int(kind[2:-1])
+        members.extend((n, base) for n in names.split(","))
+    return type(name, (C.Structure,), {"_fields_": members})
+
+
+SamplingRowC: Any = _struct(
+    "SamplingRowC",
+    "temperature,top_p,min_p,presence,frequency,repetition:f top_k,min_tokens:i seed:u"
+    " stop_ids,bias_ids,bias,allowed_ids:p n_stop,n_bias,n_allowed,pad:i",
+)
+
+
+class Joined(C.Structure):
+    """LlmxJoined."""
+
+    _fields_ = [  # noqa: RUF012  # ctypes wants a list
+        ("tokens", C.c_void_p),
+        ("n_tokens", C.c_int32),
+        ("slot", C.c_int32),
+        ("prompt_len", C.c_int32),
+        ("fork_of", C.c_int32),
+        ("row", SamplingRowC),
+    ]
+
+
+StepArgs: Any = _struct(
+    "StepArgs",
+    "n,t,r,s,c,n_joined,n_left,n_kv_ops:i slot,q,start,tokens,head,samples,score,score_top,joined,left,new_blocks,n_new_blocks,kv_ops:p"
+    " want_top,want_ids,want_ids_offset,mask,mask_open,mask_drop:p",
+)
+StepResult: Any = _struct("StepResult", "count,tokens,status,lp_ids,lp,rank,score_ids,score_lp,score_rank:p kmax,lp_width,score_width,pad:i t_us:l[3]")
+OpRecord: Any = _struct("OpRecord", "kind,rows,mult,width:i ins:i[4] outs:i[4] w:i[6] i:i[12] f:f[4]")
+ValueRecord: Any = _struct("ValueRecord", "offset,width:l")
+PartRecord: Any = _struct("PartRecord", "weight,bias,column,pad:i")
+StateRecord: Any = _struct("StateRecord", "group,type,kv_heads,head_dim,v_head_dim,pad:i layer_offset:l")
+Group: Any = _struct("Group", "block_bytes,num_blocks:l max_blocks,pad:i")
+Tape: Any = _struct(
+    "Tape",
+    "ops,values,parts:p n_ops,n_values,n_parts,logits:i arena_floats:l max_tokens,max_requests,vocab,act_mult,act_width,pad:i",
+)
+
+_SIGNATURES: dict[str, tuple[Any, str]] = {
+    "llmx_version": (C.c_int, ""),
+    "llmx_error": (C.c_char_p, ""),
+    "llmx_isa_best": (C.c_int, ""),
+    "llmx_abi_sizes": (C.c_int, "pi"),
+    "llmx_engine_new": (C.c_void_p, "ii"),
+    "llmx_engine_free": (None, "p"),
+    "llmx_engine_weight": (C.c_int, "piillpl"),
+    "llmx_engine_vector": (C.c_int, "ppl"),
+    "llmx_engine_tape": (C.c_int, "pp"),
+    "llmx_kv_layer_bytes": (C.c_int64, "p"),
+    "llmx_engine_kv": (C.c_int, "ppipi"),
+    "llmx_engine_step": (C.c_int, "pppi"),
+    "llmx_engine_finish": (C.c_int, "pppp"),
+    "llmx_engine_logits": (C.c_int, "ppiip"),
+    "llmx_engine_value": (C.c_void_p, "pi"),
+    "llmx_engine_pages": (C.c_void_p, "pi"),
+    "llmx_engine_weight_bytes": (C.c_int64, "p"),
+    "llmx_engine_phases": (C.c_int64, "p"),
+    "llmx_engine_slot": (C.c_int, "pipi"),
+    "llmx_engine_block_row": (C.c_int, "piipi"),
+    "llmx_test_linear": (C.c_int, "ppipllplpi"),
+    "llmx_test_unpack_row": (C.c_int, "pilp"),
+    "llmx_test_norm": (C.c_int, "iifippppiplll"),
+    "llmx_test_act": (C.c_int, "iiippll"),
+    "llmx_test_unary": (C.c_int, "iifppl"),
+    "llmx_test_softmax": (C.c_int, "ippll"),
+    "llmx_test_rope": (C.c_int, "ipiippplii"),
+}
+_ARGUMENTS = {"p": C.c_void_p, "i": C.c_int, "l": C.c_int64, "f": C.c_float}
+
+
+@cache
+def library() -> C.CDLL:
+    """The loaded library with argument types set. Raises PlatformError when it is missing, cannot be loaded or does not fit this package."""
+    path = Path(__file__).with_name("_native.so")
+    if not path.is_file():
+        raise PlatformError(f"{path} is missing: llmx-platform-cpu was not built; install its wheel, or build it with `make setup`")
+    try:
+        lib = C.CDLL(str(path))
+    except OSError as error:
+        raise PlatformError(f"{path} cannot be loaded: {error}; reinstall llmx-platform-cpu for this machine") from error
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(lib, name, None)
+        if function is None:
+            raise PlatformError(f"{path} has no {name}: it was built from other sources; reinstall llmx-platform-cpu")
+        function.restype, function.argtypes = result, [_ARGUMENTS[a] for a in arguments]
+    structs = (SamplingRowC, Joined, StepArgs, StepResult, OpRecord, ValueRecord, PartRecord, StateRecord, Group, Tape)
+    sizes = (C.c_int32 * len(structs))()
+    count = lib.llmx_abi_sizes(sizes, len(structs))
+    if lib.llmx_version() != _VERSION or count != len(structs) or [C.sizeof(s) for s in structs] != list(sizes):
+        raise PlatformError(f"{path} and its Python side differ (version or struct sizes): reinstall llmx-platform-cpu")
+    return lib
+
+
+def best_isa() -> str:
+    """Name of the best instruction-set level that this CPU runs."""
+    return ISA_NAMES[library().llmx_isa_best()]
+
+
+def call(name: str, *args: Any) -> int:
+    """Call a function that gives -1 for an error. Raises PlatformError with the library's reason."""
+    lib = library()
+    result: int = getattr(lib, name)(*args)
+    if result < 0:
+        raise PlatformError(f"native executor: {lib.llmx_error().decode()}")
+    return result
+
+
+def pointer(array: np.ndarray | None) -> int | None:
+    """Address of an array's first element; None for None. The array must outlive the call."""
+    return None if array is None else array.ctypes.data

@@ -1,0 +1,75 @@
+"""The ASGI application: routes, middleware and how exceptions are answered."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from llmx.config import EngineConfig
+from llmx.errors import LlmxError
+from llmx_server.auth import ApiKeyGuard
+from llmx_server.errors import JsonResponse, error_response, failure_body, failure_status
+from llmx_server.metrics import Metrics
+from llmx_server.request_id import RequestId
+from llmx_server.routes import chat, completions, models, ops, tokenize
+from llmx_server.serving import Phase, Serving
+from llmx_server.version import version
+
+if TYPE_CHECKING:
+    from llmx.engine.async_engine import AsyncEngine
+
+__all__ = ["create_app"]
+
+_log = logging.getLogger("llmx.server")
+
+
+def create_app(engine: AsyncEngine, config: EngineConfig, *, phase: Phase = "ready") -> FastAPI:
+    """The application for an engine. With phase "loading" the engine may still be starting; lifecycle.serve sets it ready.
+
+    The Serving that the routes use is `app.state.serving`.
+    """
+    # No page that loads scripts from elsewhere: /openapi.json alone describes the API.
+    app = FastAPI(title="llmx", version=version(), docs_url=None, redoc_url=None, root_path=config.server.root_path)
+    serving = Serving(engine, config, Metrics(), phase)
+    if phase == "ready":
+        serving.metrics.name_model(serving.model_names[0])
+    app.state.serving = serving
+    for module in (completions, chat, models, tokenize, ops):
+        app.include_router(module.router)
+    app.add_exception_handler(LlmxError, _on_llmx_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    app.add_exception_handler(Exception, _on_exception)
+    if config.server.api_keys:
+        app.add_middleware(ApiKeyGuard, keys=config.server.api_keys, root_path=config.server.root_path)
+    app.add_middleware(RequestId)
+    return app
+
+
+async def _on_llmx_error(request: Request, error: Exception) -> Response:
+    status, headers = failure_status(error)
+    if status >= 500:
+        _log.warning("%s %s: %s", request.method, request.url.path, error)
+    return JsonResponse(failure_body(error), status_code=status, headers=headers)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path[:200]}: {error.detail}"
+    response = error_response(error.status_code, message, code="not_found" if error.status_code == 404 else None)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _on_disconnect(request: Request, error: Exception) -> Response:
+    # Nobody reads it; 499 is what access logs of proxies show for a client that went away.
+    return Response(status_code=499)
+
+
+async def _on_exception(request: Request, error: Exception) -> Response:
+    return JsonResponse(failure_body(error), status_code=500)

@@ -1,0 +1,50 @@
+"""The API key guard: every path needs a key but the three that orchestrators probe."""
+
+from __future__ import annotations
+
+import hmac
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from llmx_server.errors import error_response
+
+__all__ = ["OPEN_PATHS", "ApiKeyGuard"]
+
+OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
+
+
+class ApiKeyGuard:
+    """ASGI middleware that answers 401 unless `Authorization: Bearer KEY` names one of `keys`.
+
+    Default deny: a route added later is guarded without a change here. Preflight requests (OPTIONS) carry no key and reach
+    no handler that does work, so they pass.
+    """
+
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...], root_path: str = "") -> None:
+        self._app = app
+        self._keys = tuple(key.encode() for key in keys)
+        self._open = OPEN_PATHS | {root_path.rstrip("/") + path for path in OPEN_PATHS}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the request on or answers 401."""
+        if scope["type"] == "lifespan" or self._passes(scope):
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 4401})
+            return
+        message = "no valid API key: send the header `Authorization: Bearer KEY` with a key given to --api-key"
+        response = error_response(401, message, code="invalid_api_key")
+        response.headers["WWW-Authenticate"] = "Bearer"
+        await response(scope, receive, send)
+
+    def _passes(self, scope: Scope) -> bool:
+        if scope.get("method") == "OPTIONS" or scope["path"] in self._open:
+            return True
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, key = given.partition(b" ")
+        if scheme.lower() != b"bearer":
+            return False
+        # Every key is compared, each in constant time: how long it takes tells nothing about how near a guess was.
+        matches = [hmac.compare_digest(key.strip(), known) for known in self._keys]
+        return any(matches)

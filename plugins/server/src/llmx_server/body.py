@@ -1,0 +1,86 @@
+"""A request's JSON body, read with a limit and parsed into a model; every fault is a 4xx that names the field."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, from_json
+from starlette.requests import Request
+
+from llmx.errors import RequestError
+from llmx_server.errors import BodyTooLarge
+
+__all__ = ["MAX_BODY_BYTES", "read_body", "shorten"]
+
+MAX_BODY_BYTES = 32 * 2**20  # far above any prompt that fits a context, far below what hurts
+_SHOWN = 80  # characters of a value that an error message repeats
+
+M = TypeVar("M", bound=BaseModel)
+
+
+async def read_body(request: Request, model: type[M]) -> M:
+    """The body as `model`.
+
+    Raises RequestError: 413 above MAX_BODY_BYTES; 400 for another content type, for what is not JSON (also for nesting
+    too deep to parse and for half surrogate pairs) and for a field that breaks its type.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RequestError(f"Content-Type is {shorten(kind)}: send JSON with the header `Content-Type: application/json`", field="Content-Type")
+    data = await _read(request)
+    try:
+        value = from_json(data)
+    except ValueError as error:
+        raise RequestError(f"the body is not valid JSON: {str(error)[:200]}") from error
+    if not isinstance(value, dict):
+        raise RequestError(f"the body is a JSON {_json_type(value)}: it must be an object")
+    try:
+        return model.model_validate({name: item for name, item in value.items() if item is not None})
+    except ValidationError as error:
+        raise _field_error(error) from error
+
+
+def shorten(value: Any) -> str:
+    """repr of a value, cut to a length that is safe to show; the value itself is not walked when it is large."""
+    if isinstance(value, list | dict):
+        return f"a {_json_type(value)} of {len(value)}" if len(value) > 4 or any(isinstance(v, list | dict) for v in value) else repr(value)[:_SHOWN]
+    if isinstance(value, str):
+        return repr(value if len(value) <= _SHOWN else value[:_SHOWN] + "...")
+    return repr(value)[:_SHOWN]
+
+
+async def _read(request: Request) -> bytes:
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > MAX_BODY_BYTES:
+        raise BodyTooLarge(f"the body has {announced} bytes, at most {MAX_BODY_BYTES} are read")
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            raise BodyTooLarge(f"the body has more than {MAX_BODY_BYTES} bytes, which is the limit")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _field_error(error: ValidationError) -> RequestError:
+    faults = error.errors(include_url=False, include_context=False)
+    first = faults[0]
+    name = str(first["loc"][0]) if first["loc"] else "body"
+    same = [fault for fault in faults if fault["loc"][:1] == first["loc"][:1]]
+    if first["type"] == "missing":
+        return RequestError(f"{name} is missing: it is required", field=name)
+    reasons = list(dict.fromkeys(_reason(fault) for fault in same))[:4]
+    place = name + "".join(f"[{part}]" for part in first["loc"][1:2] if isinstance(part, int))
+    return RequestError(f"{place} is {shorten(first['input'])}: {' or '.join(reasons)}", field=name)
+
+
+def _reason(fault: ErrorDetails) -> str:
+    text = fault["msg"]
+    return text[0].lower() + text[1:]
+
+
+def _json_type(value: Any) -> str:
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return names.get(type(value), "number")

@@ -1,0 +1,97 @@
+"""How an error looks to a client: OpenAI's shape {"error": {"message", "type", "param", "code"}} and a fitting status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from llmx.errors import EngineDead, ModelNotFound, PromptTooLong, QueueFull, RequestError
+
+__all__ = [
+    "RETRY_AFTER_S",
+    "BodyTooLarge",
+    "GenerationFailed",
+    "JsonResponse",
+    "NotReady",
+    "error_body",
+    "error_response",
+    "failure_body",
+    "failure_status",
+]
+
+RETRY_AFTER_S = 5  # told to clients while the engine is loading, draining or restarting
+
+
+class JsonResponse(Response):
+    """A JSON response; NaN and infinity, which JSON lacks, become null."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """The encoded body."""
+        return msgspec.json.encode(content)
+
+
+class BodyTooLarge(RequestError):
+    """The body is larger than the server reads."""
+
+    status = 413
+
+
+class NotReady(RequestError):
+    """The engine is still loading, or the server is shutting down."""
+
+    status = 503
+
+
+class GenerationFailed(RequestError):
+    """The engine ended this request with an error of its own."""
+
+    status = 500
+
+
+def error_body(message: str, *, type: str = "invalid_request_error", param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """The body of an error answer."""
+    return {"error": {"message": message, "type": type, "param": param, "code": code}}
+
+
+def error_response(status: int, message: str, *, type: str = "invalid_request_error", param: str | None = None, code: str | None = None) -> JsonResponse:
+    """An error answer that is not made from an exception."""
+    return JsonResponse(error_body(message, type=type, param=param, code=code), status_code=status)
+
+
+def failure_status(error: Exception) -> tuple[int, dict[str, str]]:
+    """HTTP status and extra headers for an exception."""
+    if isinstance(error, QueueFull):
+        return error.status, {"Retry-After": str(error.retry_after_s)}
+    if isinstance(error, NotReady):
+        return error.status, {"Retry-After": str(RETRY_AFTER_S)}
+    if isinstance(error, RequestError):
+        return error.status, {}
+    if isinstance(error, EngineDead):
+        return 503, {"Retry-After": str(RETRY_AFTER_S)}
+    return 500, {}
+
+
+def failure_body(error: Exception) -> dict[str, Any]:
+    """Body for an exception. Only messages meant for clients are shown; of others nothing but that they happened."""
+    if isinstance(error, RequestError):
+        kind = "invalid_request_error" if error.status < 500 else "server_error"
+        return error_body(str(error), type=kind, param=error.field, code=_code(error))
+    if isinstance(error, EngineDead):
+        return error_body(str(error) or "the engine has stopped", type="server_error", code="engine_dead")
+    return error_body("internal error: see the server's log", type="server_error", code="internal_error")
+
+
+def _code(error: RequestError) -> str | None:
+    codes = (
+        (PromptTooLong, "context_length_exceeded"),
+        (ModelNotFound, "model_not_found"),
+        (QueueFull, "queue_full"),
+        (NotReady, "not_ready"),
+        (GenerationFailed, "generation_failed"),
+        (BodyTooLarge, "body_too_large"),
+    )
+    return next((code for kind, code in codes if isinstance(error, kind)), None)

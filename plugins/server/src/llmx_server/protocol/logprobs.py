@@ -1,0 +1,86 @@
+"""Logprobs in the three shapes that clients know: chat, legacy completions, and per prompt token."""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from llmx.engine.outputs import Logprob, TokenLogprobs
+
+__all__ = ["LOGPROB_FLOOR", "LegacyLogprobs", "chat_logprobs", "prompt_logprobs"]
+
+LOGPROB_FLOOR = -9999.0  # stands for minus infinity (a masked token), which JSON cannot hold
+
+
+def chat_logprobs(entries: Iterable[TokenLogprobs], num_top: int) -> dict[str, Any]:
+    """The `logprobs` object of a chat choice: one entry per token, the `num_top` most likely with it."""
+    content = [{**_chat_token(entry.token), "top_logprobs": [_chat_token(top) for top in entry.top[:num_top]]} for entry in entries]
+    return {"content": content, "refusal": None}
+
+
+def prompt_logprobs(entries: list[TokenLogprobs | None] | None) -> list[dict[str, Any] | None] | None:
+    """Per prompt token {token id: {logprob, rank, decoded_token}}; the first has none."""
+    if entries is None:
+        return None
+    return [None if entry is None else {str(one.token_id): _ranked(one) for one in (*entry.top, entry.token)} for entry in entries]
+
+
+class LegacyLogprobs:
+    """Builds the `logprobs` objects of one completion choice, whole or chunk by chunk.
+
+    text_offset counts characters from the start of the prompt, as OpenAI does, whether the prompt is echoed or not. A
+    token that begins inside a character has the offset of that character. is_shown tells whether a token is part of the text.
+    """
+
+    def __init__(self, num_top: int, start: int, is_shown: Callable[[Logprob], bool]) -> None:
+        self._num_top = num_top
+        self._offset = start
+        self._is_shown = is_shown
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, entries: Iterable[TokenLogprobs]) -> dict[str, Any]:
+        """The object for the next tokens."""
+        return self._build([(entry.token, entry) for entry in entries])
+
+    def add_prompt(self, tokens: list[Logprob], entries: list[TokenLogprobs | None]) -> dict[str, Any]:
+        """The object for the prompt's tokens, to be called first; where nothing precedes a token its logprob is null."""
+        self._offset = 0
+        return self._build(list(zip(tokens, entries, strict=True)))
+
+    def _build(self, pairs: list[tuple[Logprob, TokenLogprobs | None]]) -> dict[str, Any]:
+        tokens, logprobs, tops, offsets = [], [], [], []
+        for token, entry in pairs:
+            tokens.append(_legacy_name(token))
+            logprobs.append(None if entry is None else _finite(entry.token.logprob))
+            tops.append(None if entry is None else self._top(entry))
+            offsets.append(self._offset)
+            if self._is_shown(token):
+                self._offset += len(self._decoder.decode(token.bytes))
+        return {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": tops if self._num_top else None, "text_offset": offsets}
+
+    def _top(self, entry: TokenLogprobs) -> dict[str, float]:
+        top = {_legacy_name(one): _finite(one.logprob) for one in entry.top[: self._num_top]}
+        top.setdefault(_legacy_name(entry.token), _finite(entry.token.logprob))
+        return top
+
+
+def _chat_token(one: Logprob) -> dict[str, Any]:
+    return {"token": one.text, "logprob": _finite(one.logprob), "bytes": list(one.bytes)}
+
+
+def _ranked(one: Logprob) -> dict[str, Any]:
+    return {"logprob": _finite(one.logprob), "rank": one.rank, "decoded_token": one.text}
+
+
+def _legacy_name(one: Logprob) -> str:
+    """A token's text, or OpenAI's `bytes:\\x..` form for a part of a character: those would all read U+FFFD."""
+    try:
+        return one.bytes.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in one.bytes)
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) and value > LOGPROB_FLOOR else LOGPROB_FLOOR

@@ -1,0 +1,123 @@
+"""The sampling fields that completions and chat completions share."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from llmx.errors import RequestError
+from llmx.sampling_params import SamplingParams
+from llmx_server.body import shorten
+
+__all__ = ["MAX_LOGPROBS", "MAX_STOPS", "SamplingFields", "within_logprob_limit"]
+
+MAX_LOGPROBS = 20  # OpenAI's limit for top_logprobs
+MAX_STOPS = 4  # OpenAI's limit for stop
+
+_TOKEN_ID = re.compile(r"[0-9]{1,18}")
+_SAME_NAME = (
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+    "stop_token_ids",
+    "allowed_token_ids",
+    "ignore_eos",
+    "min_tokens",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "priority",
+)
+
+
+class SamplingFields(BaseModel):
+    """Fields with the same meaning on both routes. null is the same as absent; types are strict (no "1" for 1)."""
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+    model: str | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    allowed_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    max_tokens: int | None = None
+    logit_bias: dict[str, float] | None = None
+    prompt_logprobs: int | None = None
+    priority: int | None = None
+    stream: bool = False
+    stream_options: dict[str, Any] | None = None
+
+    def sampling(self, vocab_size: int, *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None) -> SamplingParams:
+        """The request's SamplingParams, checked against the vocabulary. Raises RequestError naming the field at fault."""
+        given = {name: value for name in _SAME_NAME if (value := getattr(self, name)) is not None}
+        if self.top_k is not None and self.top_k >= vocab_size:
+            given["top_k"] = 0  # as many as there are: off, and small enough for any executor's integers
+        stop = [self.stop] if isinstance(self.stop, str) else (self.stop or [])
+        if len(stop) > MAX_STOPS:
+            raise RequestError(f"stop has {len(stop)} strings: at most {MAX_STOPS} are allowed", field="stop")
+        params = SamplingParams(
+            **given,
+            stop=tuple(stop),
+            max_tokens=max_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            logit_bias=_logit_bias(self.logit_bias or {}),
+        )
+        params.check_vocabulary(vocab_size)
+        return params
+
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a usage chunk. Raises RequestError for stream options that make no sense."""
+        if self.stream_options is None:
+            return False
+        if not self.stream:
+            raise RequestError("stream_options is set but stream is not true: leave stream_options out or set stream to true", field="stream_options")
+        for name, value in self.stream_options.items():
+            if not isinstance(value, bool | None):
+                raise RequestError(f"stream_options.{name[:40]} is {shorten(value)}: it must be true or false", field="stream_options")
+            if value and name == "continuous_usage_stats":
+                raise RequestError("stream_options.continuous_usage_stats is true: usage comes once, at the end; use include_usage", field="stream_options")
+        return bool(self.stream_options.get("include_usage"))
+
+    def wanted_prompt_logprobs(self) -> int | None:
+        """prompt_logprobs within its limits. Raises RequestError when it is asked for in a stream."""
+        if self.prompt_logprobs is None:
+            return None
+        if self.stream:
+            raise RequestError("prompt_logprobs is set with stream: they are not streamed, set stream to false", field="prompt_logprobs")
+        return within_logprob_limit("prompt_logprobs", self.prompt_logprobs)
+
+
+def within_logprob_limit(name: str, value: int) -> int:
+    """`value` when it is in 0..MAX_LOGPROBS. Raises RequestError otherwise."""
+    if not 0 <= value <= MAX_LOGPROBS:
+        raise RequestError(f"{name} is {value}: it must be in 0..{MAX_LOGPROBS}", field=name)
+    return value
+
+
+def _logit_bias(given: dict[str, float]) -> dict[int, float]:
+    biases = {}
+    for key, bias in given.items():
+        if not _TOKEN_ID.fullmatch(key):
+            raise RequestError(f"logit_bias has the key {shorten(key)}: keys are token ids, written as whole numbers from 0", field="logit_bias")
+        biases[int(key)] = bias
+    return biases

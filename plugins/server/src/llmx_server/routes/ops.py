@@ -1,0 +1,59 @@
+"""GET /health, /ready, /version and /metrics."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from llmx.errors import EngineDead
+from llmx_server.errors import RETRY_AFTER_S, JsonResponse
+from llmx_server.metrics import CONTENT_TYPE_LATEST
+from llmx_server.serving import serving_of
+from llmx_server.version import version
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.get("/health")
+async def health(request: Request) -> Response:
+    """200 while the engine works, also when it is busy; 503 while it loads and when it is dead."""
+    serving = serving_of(request)
+    if serving.phase == "loading":
+        return _unavailable("loading", "the model is still loading")
+    ok, reason = await serving.engine.health()
+    return JsonResponse({"status": "ok", "reason": reason}) if ok else _unavailable("dead", reason)
+
+
+@router.get("/ready")
+async def ready(request: Request) -> Response:
+    """200 when new requests are taken; 503 while loading, shutting down or without an engine."""
+    serving = serving_of(request)
+    if serving.phase != "ready":
+        return _unavailable(serving.phase, "the server takes no requests now")
+    ok, reason = await serving.engine.health()
+    return JsonResponse({"status": "ready"}) if ok else _unavailable("dead", reason)
+
+
+@router.get("/version")
+async def show_version() -> Response:
+    """The version of this server."""
+    return JsonResponse({"version": version()})
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Prometheus metrics as text."""
+    serving = serving_of(request)
+    stats = None
+    if serving.phase != "loading":
+        try:
+            stats = await serving.engine.stats()
+        except EngineDead:
+            stats = None  # what the server itself has seen is still worth a scrape; /health tells of the engine
+    return Response(serving.metrics.render(stats), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def _unavailable(status: str, reason: str) -> Response:
+    return JsonResponse({"status": status, "reason": reason}, status_code=503, headers={"Retry-After": str(RETRY_AFTER_S)})

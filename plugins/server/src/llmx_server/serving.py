@@ -1,0 +1,94 @@
+"""What every route shares: the engine, its configuration, the metrics and the phase the server is in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from starlette.requests import Request
+
+from llmx.config import EngineConfig
+from llmx.errors import EngineDead, ModelNotFound, RequestError
+from llmx_server.body import shorten
+from llmx_server.errors import NotReady
+from llmx_server.metrics import Metrics
+from llmx_server.version import version
+
+if TYPE_CHECKING:
+    from llmx.engine.async_engine import AsyncEngine
+
+__all__ = ["Phase", "Serving", "serving_of"]
+
+Phase = Literal["loading", "ready", "draining"]
+
+_THREAD_CHARS = 16_384  # longer texts are tokenized on a thread, so that other streams go on meanwhile
+
+
+@dataclass(slots=True)
+class Serving:
+    """The state of one server. `phase` is changed by lifecycle only."""
+
+    engine: AsyncEngine
+    config: EngineConfig
+    metrics: Metrics
+    phase: Phase = "ready"
+    started: int = field(default_factory=lambda: int(time.time()))  # unix time; `created` of the models
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names under which the model is served; the first is the default."""
+        info = self.engine.info
+        return tuple(info.served_names) or (info.name,)
+
+    @property
+    def fingerprint(self) -> str:
+        """system_fingerprint: changes with the version and with the platform."""
+        return f"llmx-{version()}-{self.engine.info.platform}"
+
+    def check_ready(self) -> None:
+        """Raise NotReady while requests cannot be taken."""
+        if self.phase == "loading":
+            raise NotReady("the model is still loading: try again when /ready answers 200")
+        if self.phase == "draining":
+            raise NotReady("the server is shutting down and takes no new requests")
+
+    def model_name(self, asked: str | None) -> str:
+        """The name to answer with. Raises ModelNotFound for one that is not served; none means the default."""
+        names = self.model_names
+        if not asked:
+            return names[0]
+        if asked not in names:
+            raise ModelNotFound(f"model {shorten(asked)} is not served here: available are {', '.join(names)}", field="model")
+        return asked
+
+    def check_priority(self, priority: int) -> None:
+        """Raise RequestError for a priority that this server would not heed."""
+        if priority and self.config.scheduler.policy != "priority":
+            message = f"priority is {priority}: this server runs requests in order of arrival, start it with --scheduling-policy priority"
+            raise RequestError(message, field="priority")
+
+    async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text."""
+        tokenizer = self.engine.tokenizer
+        if len(text) < _THREAD_CHARS:
+            return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+    def render(self, arguments: Mapping[str, Any]) -> str:
+        """The prompt that the chat template makes. Raises RequestError with the template's own message."""
+        return self.engine.chat_template.render(**arguments)
+
+    async def check_alive(self) -> None:
+        """Raise EngineDead when the engine does not answer for itself."""
+        ok, reason = await self.engine.health()
+        if not ok:
+            raise EngineDead(reason)
+
+
+def serving_of(request: Request) -> Serving:
+    """The Serving of the application that handles `request`."""
+    serving: Serving = request.app.state.serving
+    return serving

