@@ -37,6 +37,9 @@ class ByteTokenizer:
     def token_text(self, token: int) -> str:
         return self.token_bytes(token).decode(errors="replace")
 
+    def is_special(self, token: int) -> bool:
+        return token in SPECIAL
+
 
 class PlainTemplate:
     """`role: content` lines; refuses a conversation that starts with the assistant, as many real templates do."""
@@ -94,7 +97,7 @@ class FakeEngine:
     params: list[SamplingParams] = field(default_factory=list)
     counts: EngineStats = field(default_factory=lambda: EngineStats(kv_blocks_total=64))
 
-    async def start(self) -> None:
+    async def start(self, on_progress: Any = None) -> None:
         await asyncio.sleep(self.start_delay_s)
         if self.start_error:
             raise self.start_error

@@ -63,6 +63,7 @@ struct Bf16Page {
   struct Unit {
     B32 v;
   };
+  LLMX_INLINE B32 pairs_of(F16 first, F16 second) { return {reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second.v, first.v))}; }
   LLMX_INLINE Unit load_unit(const uint8_t* p) { return {load_pairs(p)}; }
   LLMX_INLINE Unit load_unit_n(const uint8_t* p, int n) { return {load_n_pairs(p, n)}; }
   struct Operand {
@@ -70,8 +71,8 @@ struct Bf16Page {
   };
   LLMX_INLINE Operand operand(const float* p) { return {set1_pair(float_to_bits(*p))}; }
   LLMX_INLINE F16 dot(F16 acc, const Unit& unit, const Operand& x) { return dot_pairs(acc, unit.v, x.v); }
-  LLMX_INLINE void store_operand(float* to, const float* from, int n) {
-    for (int i = 0; i < n; i += 2) to[i / 2] = bits_to_float(make_pair(from[i], from[i + 1]));
+  LLMX_INLINE void store_operand(float* to, const float* from, int n) {  // reads and writes whole vectors
+    for (int i = 0; i < n; i += 2 * kLanes) _mm512_storeu_si512(to + i / 2, pairs_of(load(from + i), load(from + i + kLanes)).v);
   }
 #else
   static constexpr int kWords = 2;  // two floats, both exactly representable in bf16
@@ -97,7 +98,7 @@ struct Bf16Page {
 #endif
 };
 
-// Bytes of K of one head in one block; V of one head; words of an operand over a whole dimension.
+// Bytes of K of one head in one block; V of one head; words from one query row to the next.
 template <class Page>
 LLMX_INLINE int64_t k_bytes(int head_dim) {
   return static_cast<int64_t>(head_dim) * kBlockTokens * Page::kBytes;
@@ -107,8 +108,8 @@ LLMX_INLINE int64_t v_bytes(int v_dim) {
   return static_cast<int64_t>(v_dim) * kBlockTokens * Page::kBytes;
 }
 template <class Page>
-LLMX_INLINE int operand_words(int elements) {
-  return elements / Page::kPerUnit * Page::kWords;
+LLMX_INLINE int query_words(int head_dim) {
+  return (head_dim / Page::kPerUnit * Page::kWords + kLanes - 1) / kLanes * kLanes;
 }
 
 // ------------------------------------------------------------------------------------------------------------- the tiles
@@ -244,6 +245,21 @@ static TileKernels<Page> tile_kernels(int rows) {
 
 // --------------------------------------------------------------------------------------------------------------- softmax
 
+// e^x for x <= 0: exp_below(0) is exactly 1, -inf gives 0, NaN stays. Relative error 1.6e-7 (2^r on [0, 1): own minimax fit).
+LLMX_INLINE F16 exp_below(F16 x) {
+#if LLMX_LEVEL == 2
+  const F16 t = mul(max(set1(-200.0f), x), set1(1.44269504f));  // x second: NaN passes
+  const F16 r = {_mm512_reduce_ps(t.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};  // t - floor(t)
+  F16 p = fma(set1(1.86713075e-3f), r, set1(9.01702885e-3f));
+  p = fma(p, r, set1(5.57999127e-2f));
+  p = fma(p, r, set1(2.40164444e-1f));
+  p = fma(p, r, set1(6.93151295e-1f));
+  return scale_pow2(fma(p, r, set1(1.0f)), t);  // by 2^floor(t)
+#else
+  return exp(x);
+#endif
+}
+
 struct RowRule {  // what one query row may see, and how its scores are changed
   int64_t position;
   int64_t first_key;  // lowest visible key
@@ -265,20 +281,30 @@ LLMX_INLINE uint32_t visible_lanes(const RowRule& rule, int64_t first) {
   return bits;
 }
 
+// One block's scores with cap, alibi and mask.
+LLMX_INLINE F16 finish_block(const RowRule& rule, int64_t key, float* at) {
+  F16 s = load(at);
+  if (rule.soft_cap > 0.0f) s = mul(set1(rule.soft_cap), tanh(div(s, set1(rule.soft_cap))));
+  if (rule.slope != 0.0f) s = fma(set1(rule.slope), add(key_lanes(), set1(static_cast<float>(key - rule.position))), s);
+  s = select_mask(visible_lanes(rule, key), s, set1(kMinusInf));
+  store(at, s);
+  return s;
+}
+
 // Final scores of one row in `score`, blocks [0, blocks) from key `first`; returns their maximum.
 LLMX_INLINE float finish_scores(const RowRule& rule, int64_t first, int blocks, float* score) {
-  F16 top = set1(kMinusInf);
-  for (int b = 0; b < blocks; ++b) {
-    const int64_t key = first + b * kBlockTokens;
-    float* at = score + b * kLanes;
-    const uint32_t visible = visible_lanes(rule, key);
-    F16 s = load(at);
-    if (rule.soft_cap > 0.0f) s = mul(set1(rule.soft_cap), tanh(div(s, set1(rule.soft_cap))));
-    if (rule.slope != 0.0f) s = fma(set1(rule.slope), add(key_lanes(), set1(static_cast<float>(key - rule.position))), s);
-    if (visible != 0xffffu) s = select_mask(visible, s, set1(kMinusInf));
-    if (rule.soft_cap > 0.0f || rule.slope != 0.0f || visible != 0xffffu) store(at, s);
-    top = max(s, top);
+  int plain_begin = 0, plain_end = 0;  // blocks that are visible as a whole and stay as they are
+  if (rule.soft_cap == 0.0f && rule.slope == 0.0f) {
+    const int64_t skipped = rule.first_key > first ? (rule.first_key - first + kBlockTokens - 1) / kBlockTokens : 0;
+    const int64_t past = rule.position < first ? 0 : (rule.position + 1 - first) / kBlockTokens;
+    plain_begin = skipped < blocks ? static_cast<int>(skipped) : blocks;
+    plain_end = past < blocks ? static_cast<int>(past) : blocks;
+    if (plain_end < plain_begin) plain_end = plain_begin;
   }
+  F16 top = set1(kMinusInf);
+  for (int b = 0; b < plain_begin; ++b) top = max(finish_block(rule, first + b * kBlockTokens, score + b * kLanes), top);
+  for (int b = plain_begin; b < plain_end; ++b) top = max(load(score + b * kLanes), top);
+  for (int b = plain_end; b < blocks; ++b) top = max(finish_block(rule, first + b * kBlockTokens, score + b * kLanes), top);
   return hmax(top);
 }
 
@@ -287,7 +313,7 @@ LLMX_INLINE float finish_scores(const RowRule& rule, int64_t first, int blocks, 
 LLMX_INLINE float exponentials(F32Page, float* score, int blocks, float top) {
   F16 sum = zero();
   for (int b = 0; b < blocks; ++b) {
-    const F16 p = exp(sub(load(score + b * kLanes), set1(top)));
+    const F16 p = exp_below(sub(load(score + b * kLanes), set1(top)));
     store(score + b * kLanes, p);
     sum = add(sum, p);
   }
@@ -299,16 +325,16 @@ LLMX_INLINE float exponentials(Bf16Page, float* score, int blocks, float top) {
 #if LLMX_LEVEL == 2
   const B32 ones = set1_pair(0x3f803f80u);
   for (int b = 0; b < blocks; b += 2) {
-    const F16 p0 = exp(sub(load(score + b * kLanes), set1(top)));
-    const F16 p1 = b + 1 < blocks ? exp(sub(load(score + (b + 1) * kLanes), set1(top))) : zero();
-    const B32 pairs = {reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(p1.v, p0.v))};
+    const F16 p0 = exp_below(sub(load(score + b * kLanes), set1(top)));
+    const F16 p1 = b + 1 < blocks ? exp_below(sub(load(score + (b + 1) * kLanes), set1(top))) : zero();
+    const B32 pairs = Bf16Page::pairs_of(p0, p1);
     _mm512_storeu_si512(score + b / 2 * kLanes, pairs.v);  // behind what has been read
     sum = dot_pairs(sum, pairs, ones);
   }
 #else
   for (int b = 0; b < blocks; ++b) {
     uint16_t rounded[kLanes];
-    store_bf16(rounded, exp(sub(load(score + b * kLanes), set1(top))));
+    store_bf16(rounded, exp_below(sub(load(score + b * kLanes), set1(top))));
     const F16 p = load_bf16(rounded);
     store(score + b * kLanes, p);
     sum = add(sum, p);
@@ -334,8 +360,8 @@ LLMX_INLINE MergeScales merge_sums(float* m, float* l, const float* chunk_m, con
     top[r] = m_new[r] > m_old[r] ? m_new[r] : m_old[r];
   }
   MergeScales scales;
-  store(scales.old_scale, exp(sub(load(m_old), load(top))));  // a row's first chunk: exp(-inf) = 0
-  store(scales.new_scale, exp(sub(load(m_new), load(top))));
+  store(scales.old_scale, exp_below(sub(load(m_old), load(top))));  // a row's first chunk: exp(-inf) = 0
+  store(scales.new_scale, exp_below(sub(load(m_new), load(top))));
   for (int r = 0; r < rows; ++r) {
     if (seen[r]) {
       m[r] = top[r];
@@ -354,7 +380,7 @@ LLMX_INLINE void finish_row(float* out, const float* acc, float m, float l, cons
   if (sink) {
     const float top = *sink > m ? *sink : m;
     float parts[kLanes] = {m, *sink};
-    store(parts, exp(sub(load(parts), set1(top))));
+    store(parts, exp_below(sub(load(parts), set1(top))));
     scale = parts[0] / fma1(l, parts[0], parts[1]);
   }
   int d = 0;
@@ -386,12 +412,15 @@ LLMX_INLINE TileScratch tile_scratch(const AttnArgs& a, void* scratch) {
 
 template <class Page>
 static void load_queries(const AttnArgs& a, const AttnItem& item, const TileScratch& s) {
-  const int group = a.q_heads / a.geo.kv_heads, dim = a.geo.head_dim, words = operand_words<Page>(dim);
-  float scaled[kMaxHeadDim];
+  const int group = a.q_heads / a.geo.kv_heads, dim = a.geo.head_dim, words = query_words<Page>(dim);
+  float scaled[kMaxHeadDim + 2 * kLanes];
+  memset(scaled + dim, 0, 2 * kLanes * sizeof(float));
   for (int t = 0; t < item.tokens; ++t) {
     for (int g = 0; g < group; ++g) {
       const float* q = a.query + (item.row + t) * a.ld_query + (item.kv_head * group + g) * dim;
-      for (int d = 0; d < dim; ++d) scaled[d] = q[d] * a.scale;
+      int d = 0;
+      for (; d + kLanes <= dim; d += kLanes) store(scaled + d, mul(load(q + d), set1(a.scale)));
+      for (; d < dim; ++d) scaled[d] = q[d] * a.scale;
       Page::store_operand(s.q + (t * group + g) * words, scaled, dim);
     }
   }
@@ -402,7 +431,7 @@ template <class Page>
 static void run_rows(const AttnArgs& a, const AttnItem& item, const TileScratch& s, int row, int rows, int chunk, float* partial) {
   const KvGeometry& geo = a.geo;
   const int group = a.q_heads / geo.kv_heads;
-  const int acc_stride = padded_columns(geo.v_head_dim), words = operand_words<Page>(geo.head_dim);
+  const int acc_stride = padded_columns(geo.v_head_dim), words = query_words<Page>(geo.head_dim);
   const int64_t base = static_cast<int64_t>(chunk) * kChunkTokens;
   const int64_t first_position = item.position + row / group, last_position = item.position + (row + rows - 1) / group;
   const int64_t first_key = first_visible(first_position, a.window);
@@ -525,36 +554,66 @@ static void attn_merge(const AttnArgs& a, const AttnPlan& plan, const void* item
 
 // ---------------------------------------------------------------------------------------------------------------- writing
 
-LLMX_INLINE void write_k(F32Page, uint8_t* to, const float* from, int slot, int dim) {
-  float* page = reinterpret_cast<float*>(to);
-  for (int d = 0; d < dim; ++d) page[d * kBlockTokens + slot] = from[d];
+// K and V of one head, for one token or for two neighbours that share a pair (pair: `from` and the row `next` floats on).
+
+LLMX_INLINE void write_k(F32Page, uint8_t* to, const float* from, int64_t next, bool pair, int slot, int dim) {
+  float* page = reinterpret_cast<float*>(to) + slot;
+  for (int d = 0; d < dim; ++d) {
+    page[d * kBlockTokens] = from[d];
+    if (pair) page[d * kBlockTokens + 1] = from[next + d];
+  }
 }
 
-LLMX_INLINE void write_k(Bf16Page, uint8_t* to, const float* from, int slot, int dim) {
-  uint32_t* page = reinterpret_cast<uint32_t*>(to);
-  for (int d = 0; d < dim; d += 2) page[d / 2 * kBlockTokens + slot] = make_pair(from[d], from[d + 1]);
+LLMX_INLINE void write_v(F32Page, uint8_t* to, const float* from, int64_t next, bool pair, int slot, int dim) {
+  float* page = reinterpret_cast<float*>(to) + static_cast<int64_t>(slot) * dim;
+  memcpy(page, from, static_cast<size_t>(dim) * 4);
+  if (pair) memcpy(page + dim, from + next, static_cast<size_t>(dim) * 4);
 }
 
-LLMX_INLINE void write_v(F32Page, uint8_t* to, const float* from, int slot, int dim) {
-  memcpy(to + static_cast<int64_t>(slot) * dim * 4, from, static_cast<size_t>(dim) * 4);
+LLMX_INLINE void round_row(uint16_t* to, const float* from, int dim) {
+  int d = 0;
+  for (; d + kLanes <= dim; d += kLanes) store_bf16(to + d, load(from + d));
+  for (; d < dim; ++d) to[d] = float_to_bf16(from[d]);
 }
 
-LLMX_INLINE void write_v(Bf16Page, uint8_t* to, const float* from, int slot, int dim) {  // 16-bit stores: another thread may write the pair's other half
-  uint16_t* page = reinterpret_cast<uint16_t*>(to) + static_cast<int64_t>(slot / 2) * dim * 2 + slot % 2;
-  for (int d = 0; d < dim; ++d) page[2 * d] = float_to_bf16(from[d]);
+LLMX_INLINE void write_k(Bf16Page, uint8_t* to, const float* from, int64_t next, bool pair, int slot, int dim) {
+  uint16_t first[kMaxHeadDim], second[kMaxHeadDim];
+  round_row(first, from, dim);
+  if (pair) round_row(second, from + next, dim);
+  uint8_t* page = to + slot * 4;
+  for (int d = 0; d < dim; d += 2, page += kUnitBytes) {
+    memcpy(page, first + d, 4);
+    if (pair) memcpy(page + 4, second + d, 4);
+  }
 }
 
+LLMX_INLINE void write_v(Bf16Page, uint8_t* to, const float* from, int64_t next, bool pair, int slot, int dim) {
+  uint16_t first[kMaxHeadDim], second[kMaxHeadDim];
+  round_row(first, from, dim);
+  uint16_t* page = reinterpret_cast<uint16_t*>(to) + static_cast<int64_t>(slot / 2) * dim * 2;
+  if (pair) {
+    round_row(second, from + next, dim);
+    uint32_t* pairs = reinterpret_cast<uint32_t*>(page);
+    for (int d = 0; d < dim; ++d) pairs[d] = first[d] | static_cast<uint32_t>(second[d]) << 16;
+  } else {  // 16-bit stores: another thread may write the other half
+    for (int d = 0; d < dim; ++d) page[2 * d + slot % 2] = first[d];
+  }
+}
+
+// Writes one token row, or two where both fall into this call and share a pair; returns how many.
 template <class Page>
-static void write_row(const KvWriteArgs& a, int request, int64_t position, int64_t row) {
+static int write_rows(const KvWriteArgs& a, int request, int64_t position, int64_t row, int64_t end) {
   const KvGeometry& geo = a.geo;
   const int32_t block = a.table[static_cast<int64_t>(a.slot[request]) * a.stride + position / kBlockTokens];
   const int slot = static_cast<int>(position % kBlockTokens);
+  const bool pair = slot % 2 == 0 && row + 1 < end;
   uint8_t* k = a.pages + block * geo.block_bytes + geo.layer_offset;
   uint8_t* v = k + geo.kv_heads * k_bytes<Page>(geo.head_dim);
   for (int h = 0; h < geo.kv_heads; ++h) {
-    write_k(Page{}, k + h * k_bytes<Page>(geo.head_dim), a.k + row * a.ld_k + h * geo.head_dim, slot, geo.head_dim);
-    write_v(Page{}, v + h * v_bytes<Page>(geo.v_head_dim), a.v + row * a.ld_v + h * geo.v_head_dim, slot, geo.v_head_dim);
+    write_k(Page{}, k + h * k_bytes<Page>(geo.head_dim), a.k + row * a.ld_k + h * geo.head_dim, a.ld_k, pair, slot, geo.head_dim);
+    write_v(Page{}, v + h * v_bytes<Page>(geo.v_head_dim), a.v + row * a.ld_v + h * geo.v_head_dim, a.ld_v, pair, slot, geo.v_head_dim);
   }
+  return pair ? 2 : 1;
 }
 
 static void kv_write(const KvWriteArgs& a, int64_t row_begin, int64_t row_end) {
@@ -562,11 +621,9 @@ static void kv_write(const KvWriteArgs& a, int64_t row_begin, int64_t row_end) {
   for (int r = 0; r < a.n && row < row_end; row += a.q[r], ++r) {
     const int64_t from = row > row_begin ? row : row_begin;
     const int64_t to = row + a.q[r] < row_end ? row + a.q[r] : row_end;
-    for (int64_t i = from; i < to; ++i) {
-      if (a.geo.type == KvType::bf16)
-        write_row<Bf16Page>(a, r, a.start[r] + (i - row), i);
-      else
-        write_row<F32Page>(a, r, a.start[r] + (i - row), i);
+    for (int64_t i = from; i < to;) {
+      const int64_t position = a.start[r] + (i - row);
+      i += a.geo.type == KvType::bf16 ? write_rows<Bf16Page>(a, r, position, i, to) : write_rows<F32Page>(a, r, position, i, to);
     }
   }
 }

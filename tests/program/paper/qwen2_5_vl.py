@@ -54,6 +54,8 @@ def build(config: Mapping[str, Any], quant: QuantOf | None = None) -> Model:
     model, text = ModelBuilder(quant), config["text_config"]
     unit = encode(model, config["vision_config"])
     c = replace(LlamaConfig.read({**text, "model_type": "qwen2"}), tied=bool(config.get("tie_word_embeddings")))
+    if c.qkv.rope is not None and not c.qkv.rope.mrope_sections:  # time, row, column: the model's own default
+        c = replace(c, qkv=replace(c.qkv, rope=replace(c.qkv.rope, mrope_sections=(16, 24, 24))))
     b = model.program("main")
     ids, positions, head = b.input("ids"), b.input("positions", (3, T)), b.input("head", (R,))
     cache, index = b.input("vision.embeds", (PATCHES // unit, c.hidden), "act"), b.input("vision.index")

@@ -16,8 +16,8 @@ from llmx.program.ops import Model
 
 def moe_spec(f: Fields) -> MoeSpec:
     """Softmax over all experts, then the best k."""
-    ffn = f.integer("moe_intermediate_size")
-    return MoeSpec(f.integer("num_experts"), f.integer("num_experts_per_tok"), normalize=f.flag("norm_topk_prob"), ffn=ffn)
+    ffn, experts = f.integer("moe_intermediate_size"), f.integer("num_experts", f.get("num_local_experts"))
+    return MoeSpec(experts, f.integer("num_experts_per_tok"), normalize=f.flag("norm_topk_prob"), ffn=ffn)
 
 
 def is_sparse(f: Fields, layer: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from importlib.metadata import distributions
 from time import monotonic
 from typing import Any
@@ -59,6 +60,7 @@ def prepare(config: EngineConfig, user_set: Iterable[str] = ()) -> Prepared:
     loader = PluginLoader.discover(config.platform)
     selection = select_platform(loader.probe_all(probe_environment()), config.platform.name)
     manager = loader.activate(selection.name, builtin=[CoreModels()])
+    _check_variables(manager, selection.name, config)
     caps = check_caps(_required(manager.hook.llmx_device_caps(config=config), selection.name, "llmx_device_caps"), selection.name)
     config, changes = _platform_config(manager, config, caps, user_set)
     loaded = load_model(config.model, registry_from(manager))
@@ -85,6 +87,15 @@ def _required(value: Any, platform: str, hook: str) -> Any:
     if value is None:
         raise PlatformError(f"platform {platform!r} does not implement the required hook {hook}")
     return value
+
+
+def _check_variables(manager: pluggy.PluginManager, platform: str, config: EngineConfig) -> None:
+    """A variable LLMX_<PLATFORM>_* that the chosen platform does not know is a typing error, not something to ignore."""
+    known = [variable.name for variables in manager.hook.llmx_env_vars() for variable in variables]
+    for name, _ in config.platform.options:
+        if name.startswith(f"LLMX_{platform.upper()}_") and name not in known:
+            near = get_close_matches(name, known, n=1) or known
+            raise ConfigError(f"environment variable {name} is not known to platform {platform!r}: did you mean {', '.join(near) or 'none'}?", field=name)
 
 
 def _platform_config(manager: pluggy.PluginManager, config: EngineConfig, caps: DeviceCaps, user_set: Iterable[str]) -> tuple[EngineConfig, list[Change]]:

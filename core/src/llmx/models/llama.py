@@ -67,7 +67,7 @@ class LlamaConfig:
         return cls(
             hidden, layers, f.integer("vocab_size"), f.integer("intermediate_size"), qkv, _windows(f, layers, model_type), qkv.norm_eps,
             f.choice("hidden_act", ACTIVATIONS, "silu"), bias or model_type == "qwen2", bias and model_type != "qwen2",
-            f.flag("mlp_bias"), f.flag("tie_word_embeddings", model_type == "smollm"),
+            f.flag("mlp_bias"), f.flag("tie_word_embeddings"),
         )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def llama_models() -> list[ModelDef]:
     """Definitions of the family's architectures."""
     ignored = (".rotary_emb.inv_freq", "rope_freqs.weight", ".attn_rot_embd.weight")
     families = (
-        ("llama", ("LlamaForCausalLM",), ("llama", "smollm"), ("llama",)),
+        ("llama", ("LlamaForCausalLM",), ("llama",), ("llama",)),
         ("mistral", ("MistralForCausalLM",), ("mistral",), ("mistral",)),
         ("qwen2", ("Qwen2ForCausalLM",), ("qwen2",), ("qwen2",)),
         ("qwen3", ("Qwen3ForCausalLM",), ("qwen3",), ("qwen3",)),

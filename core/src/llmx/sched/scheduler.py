@@ -232,24 +232,28 @@ class Scheduler:
     def update(self, scheduled: Scheduled, out: StepOutput) -> list[Emission]:
         """Take in the result of the oldest submitted step: tokens, ends, full blocks."""
         self.budget.observe(scheduled.num_decoding, scheduled.num_prefill, float(out.t_us[0] + out.t_us[1]))
-        emissions = [Emission(request, [], prompt_logprobs=lp) for request, lp in zip(scheduled.scores, out.prompt_lp, strict=True) if not request.finished]
-        failed = self._fail_rows(scheduled, out)
-        emissions += [Emission(request, []) for request in failed]
+        news: dict[Request, Emission] = {}
+        for request, lp in zip(scheduled.scores, out.prompt_lp, strict=True):
+            if not request.finished:
+                news[request] = Emission(request, [], prompt_logprobs=lp)
+        for request in self._fail_rows(scheduled, out):
+            news.setdefault(request, Emission(request, []))
         block = self.kv.block_tokens
         for request, end in scheduled.rows:
             request.steps_in_flight -= 1
-            if request.state is RequestState.RUNNING and end // block != request.num_published:
-                self.kv.accept(request, end)
+            if request.state is RequestState.RUNNING:
+                if end // block != request.num_published:
+                    self.kv.accept(request, end)
+                if request.max_new == 0 and request.num_computed >= request.prompt_len:
+                    self.finish(request, "length")
+                    news.setdefault(request, Emission(request, []))
         counts, tokens = out.count.tolist(), out.tokens.tolist()
         for index, request in enumerate(scheduled.samples):
             request.num_pending -= 1
             if not request.finished:
-                emissions.append(self._take_tokens(request, index, tokens[index][: counts[index]], out))
-        for request, _ in scheduled.rows:
-            if not request.finished and request.num_computed >= request.prompt_len and request.max_new == 0:
-                self.finish(request, "length")
-                emissions.append(Emission(request, []))
-        return emissions
+                emission = news.setdefault(request, Emission(request, []))
+                self._take_tokens(emission, index, tokens[index][: counts[index]], out)
+        return list(news.values())
 
     def _fail_rows(self, scheduled: Scheduled, out: StepOutput) -> list[Request]:
         failed = []
@@ -259,8 +263,8 @@ class Scheduler:
                 failed.append(request)
         return failed
 
-    def _take_tokens(self, request: Request, index: int, tokens: list[int], out: StepOutput) -> Emission:
-        taken: list[int] = []
+    def _take_tokens(self, emission: Emission, index: int, tokens: list[int], out: StepOutput) -> None:
+        request, taken = emission.request, emission.tokens
         for token in tokens:
             taken.append(token)
             request.tokens.append(token)
@@ -272,11 +276,9 @@ class Scheduler:
                 break
         if not tokens:
             self.finish(request, "error", int(Status.MASK_DEAD))
-        logprobs = None
         if out.lp is not None and out.lp_ids is not None and out.rank is not None and request.params.logprobs is not None:
             n = len(taken)
-            logprobs = (out.lp_ids[index, :n], out.lp[index, :n], out.rank[index, :n])
-        return Emission(request, taken, logprobs)
+            emission.logprobs = (out.lp_ids[index, :n], out.lp[index, :n], out.rank[index, :n])
 
     @property
     def queue_delay_s(self) -> float:

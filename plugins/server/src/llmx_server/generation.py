@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import cast
 
 from llmx.engine.outputs import CompletionOutput, RequestOutput
 from llmx.errors import EngineDead, PromptTooLong, RequestError
@@ -158,7 +159,8 @@ async def _run(serving: Serving, job: Job) -> AsyncGenerator[RequestOutput, None
     watch = serving.metrics.stopwatch()
     reason = "abort"
     try:
-        generated = serving.engine.generate(job.token_ids, job.params, job.request_id, priority=job.params.priority)
+        # Its declared type is the iterator that callers need; being a generator, it aborts the request when closed.
+        generated = cast("AsyncGenerator[RequestOutput, None]", serving.engine.generate(job.token_ids, job.params, job.request_id, priority=job.params.priority))
         async with aclosing(generated) as outputs:
             async for output in outputs:
                 if output.finished:

@@ -31,18 +31,26 @@ _KEEP_ALIVE_S = 75  # idle connections: longer than common clients and proxies k
 _log = logging.getLogger("llmx.server")
 
 
-async def serve(engine: AsyncEngine, config: EngineConfig, *, sock: socket.socket | None = None, on_ready: Callable[[str], None] | None = None) -> None:
+async def serve(
+    engine: AsyncEngine,
+    config: EngineConfig,
+    *,
+    sock: socket.socket | None = None,
+    on_ready: Callable[[str], None] | None = None,
+    on_progress: Callable[[str, float], None] | None = None,
+) -> None:
     """Serves until a signal; owns the engine from now on and closes it.
 
     The engine may still be starting: /health and /ready answer 503 until `engine.start()` returns, then on_ready gets the
-    server's URL. Raises what `engine.start()` raises, and ConfigError when the port cannot be had.
+    server's URL. on_progress is told how far the start is. Raises what `engine.start()` raises, and ConfigError when the port cannot be had.
     """
     try:
         sock = sock or bind(config.server.host, config.server.port)
         app = create_app(engine, config, phase="loading")
         server = _Server(_uvicorn_config(app, config))
         with _signals(server, app.state.serving):
-            await _run(server, sock, engine, app.state.serving, on_ready)
+            starting = asyncio.create_task(engine.start(on_progress))
+            await _run(server, sock, starting, app.state.serving, on_ready)
     finally:
         await engine.close()
 
@@ -56,9 +64,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _run(server: _Server, sock: socket.socket, engine: AsyncEngine, serving: Serving, on_ready: Callable[[str], None] | None) -> None:
+async def _run(server: _Server, sock: socket.socket, starting: asyncio.Task[None], serving: Serving, on_ready: Callable[[str], None] | None) -> None:
     listening = asyncio.create_task(server.serve(sockets=[sock]))
-    starting = asyncio.create_task(engine.start())
     try:
         await asyncio.wait((listening, starting), return_when=asyncio.FIRST_COMPLETED)
         if starting.done() and not server.should_exit:

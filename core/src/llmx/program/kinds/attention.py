@@ -75,8 +75,8 @@ def _qkv_prep(op: Op) -> Shapes:
     _heads_fit(op, heads, kv)
     if not (s.has_q or s.has_kv):
         fail(op, "has neither q nor k and v")
-    if s.gate and not s.has_q:
-        fail(op, "has a gate but no q")
+    if not s.has_q and (s.gate or s.q_position_scale is not None):
+        fail(op, "has a gate or a position scale of q but no q")
     q_width = heads * s.head_dim * (2 if s.gate else 1) if s.has_q else 0
     kv_width = kv * (s.head_dim + s.v_head_dim) if s.has_kv else 0
     if last(op, x, "x") != q_width + kv_width:

@@ -18,6 +18,7 @@ from llmx.weights.host_tensor import BLOCK_BYTES
 
 __all__ = ["BLOCK_KEYS", "dequantize", "quantize"]
 
+_ZERO: Mapping[str, int] = {"q4_0": 8, "q5_0": 16}  # the code that means 0
 _I8 = ActKey("i8", 32)  # products read the input row as int8 with one scale per 32 elements
 _D, _M, _Q4 = ("d", "f16", 32), ("m", "f16", 32), ("q", "u4", 32)
 
@@ -32,22 +33,23 @@ BLOCK_KEYS: Mapping[str, QuantKey] = {
 
 def dequantize(dtype: str, data: np.ndarray) -> np.ndarray:
     """float32 [rows, columns] of uint8 [rows, bytes per row]. Products and sums are rounded to float32 one after the other."""
-    rows = data.shape[0]
     blocks = np.ascontiguousarray(data).reshape(-1, BLOCK_BYTES[dtype][1])
     d, rest = _f16(blocks[:, :2]), blocks[:, 2:]
-    if dtype == "q8_0":
-        return np.multiply(d, rest.view(np.int8).astype(np.float32)).reshape(rows, -1)
-    m = None
+    m: np.ndarray | None = None
     if dtype in ("q4_1", "q5_1"):
         m, rest = _f16(rest[:, :2]), rest[:, 2:]
-    high: np.ndarray | int = 0
-    if dtype in ("q5_0", "q5_1"):
-        high = np.unpackbits(rest[:, :4], axis=1, bitorder="little") << 4
-        rest = rest[:, 4:]
-    codes = (np.concatenate((rest & 15, rest >> 4), axis=1) | high).astype(np.float32)
+    if dtype == "q8_0":
+        codes = rest.view(np.int8).astype(np.int16)
+    else:
+        high: np.ndarray | int = 0
+        if dtype in ("q5_0", "q5_1"):
+            high = np.unpackbits(rest[:, :4], axis=1, bitorder="little") << 4
+            rest = rest[:, 4:]
+        codes = (np.concatenate((rest & 15, rest >> 4), axis=1) | high).astype(np.int16) - _ZERO.get(dtype, 0)
+    values: np.ndarray = np.multiply(d, codes, dtype=np.float32)
     if m is not None:
-        return (d * codes + m).reshape(rows, -1)
-    return (d * (codes - np.float32(8 if dtype == "q4_0" else 16))).reshape(rows, -1)
+        values += m
+    return values.reshape(data.shape[0], -1)
 
 
 def quantize(dtype: str, values: np.ndarray) -> np.ndarray:
@@ -57,7 +59,8 @@ def quantize(dtype: str, values: np.ndarray) -> np.ndarray:
     """
     encode = {"q4_0": _encode_q4_0, "q4_1": _encode_q4_1, "q8_0": _encode_q8_0}[dtype]
     blocks = np.ascontiguousarray(values, dtype=np.float32).reshape(-1, 32)
-    return encode(blocks).reshape(values.shape[0], -1)
+    out: np.ndarray = encode(blocks).reshape(values.shape[0], -1)
+    return out
 
 
 def _encode_q4_0(x: np.ndarray) -> np.ndarray:
@@ -83,15 +86,18 @@ def _encode_q8_0(x: np.ndarray) -> np.ndarray:
 
 
 def _inverse(d: np.ndarray) -> np.ndarray:
-    return np.divide(np.float32(1), d, out=np.zeros_like(d), where=d != 0)
+    inverse: np.ndarray = np.divide(np.float32(1), d, out=np.zeros_like(d), where=d != 0)
+    return inverse
 
 
 def _f16(data: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(data).view("<f2").astype(np.float32)
+    values: np.ndarray = np.ascontiguousarray(data).view("<f2").astype(np.float32)
+    return values
 
 
 def _bytes16(values: np.ndarray) -> np.ndarray:
-    return values.astype("<f2").view(np.uint8)
+    raw: np.ndarray = values.astype("<f2").view(np.uint8)
+    return raw
 
 
 def _nibbles(codes: np.ndarray) -> np.ndarray:

@@ -126,9 +126,7 @@ class _Shown:
         return logprobs.add_prompt(tokens, (output and output.prompt_logprobs) or [None] * len(tokens))
 
     def _is_shown(self, token: Logprob) -> bool:
-        # A special token that is skipped decodes to nothing alone and takes no place in the text.
-        skip = self._job.params.skip_special_tokens
-        return not skip or self._serving.engine.tokenizer.decode([token.token_id], skip_special_tokens=True) != ""
+        return not (self._job.params.skip_special_tokens and self._serving.engine.tokenizer.is_special(token.token_id))
 
 
 def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

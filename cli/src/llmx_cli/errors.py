@@ -1,0 +1,50 @@
+"""Errors as one readable line on stderr, and the exit code that tells their kind."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import typer
+
+from llmx.errors import ConfigError, LlmxError, ModelError, PlatformError, PluginError
+
+__all__ = ["FAILED", "MODEL", "PLATFORM", "USAGE", "UsageError", "exit_code", "report"]
+
+FAILED = 1
+USAGE = 2
+MODEL = 3
+PLATFORM = 4
+
+# The class that all of typer's complaints about a command line share. typer brings its own copy of click, whose module has
+# no public name; BadParameter is the public one nearest to it.
+UsageError: type[Exception] = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
+
+
+def exit_code(error: BaseException) -> int:
+    """Exit code for an error."""
+    if isinstance(error, ConfigError | UsageError):
+        return USAGE
+    if isinstance(error, ModelError):
+        return MODEL
+    if isinstance(error, PlatformError | PluginError):
+        return PLATFORM
+    return FAILED
+
+
+def report(error: BaseException, *, verbose: bool) -> int:
+    """Prints an error to stderr; its exit code. Only `verbose` shows more than one line."""
+    if verbose:
+        traceback.print_exception(error)
+    lines = _message(error).strip().splitlines() or [type(error).__name__]
+    more = " (more with --verbose)" if len(lines) > 1 and not verbose else ""
+    sys.stderr.write(f"error: {lines[0]}{more}\n")
+    return exit_code(error)
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, UsageError):
+        return str(error.format_message())  # type: ignore[attr-defined]
+    if isinstance(error, LlmxError):
+        return str(error)
+    return f"{type(error).__name__}: {error}; this is a fault of llmx, --verbose shows where"

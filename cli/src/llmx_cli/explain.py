@@ -1,0 +1,64 @@
+"""`llmx explain MODEL`: the kernel of every op, and why each other candidate was not taken."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmx_cli.options import Settings, with_settings
+from llmx_cli.table import print_table
+
+if TYPE_CHECKING:
+    from llmx.engine.explain import ExplainRow, Explanation
+
+__all__ = ["explain"]
+
+
+@with_settings()
+def explain(
+    settings: Settings,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON, the plan included.")] = False,
+    program: Annotated[bool, typer.Option("--program", help="Also print the whole program, op by op.")] = False,
+) -> None:
+    """Show platform and kernels that a model would run with, and why. Reads headers only, starts nothing."""
+    from llmx.engine.explain import explain as explain_config
+
+    config, changes = settings.resolve()
+    explanation = explain_config(config, [change.path for change in changes])
+    if as_json:
+        typer.echo(json.dumps(asdict(explanation), indent=2, default=str))
+        return
+    _print_head(explanation)
+    for name, rows in groupby(explanation.rows, key=lambda row: row.program):
+        _print_kernels(name, list(rows))
+    if program:
+        for name, text in explanation.programs.items():
+            typer.secho(f"\nprogram {name}", bold=True)
+            typer.echo(text)
+
+
+def _print_head(explanation: Explanation) -> None:
+    typer.echo(f"{explanation.model} ({explanation.architecture}) on {explanation.platform}: {explanation.why}")
+    typer.echo(f"device: {explanation.device}; features: {', '.join(explanation.features) or 'none'}")
+    for line in (*explanation.others, *explanation.changes, *(f"warning: {text}" for text in explanation.warnings)):
+        typer.echo(line)
+
+
+def _print_kernels(program: str, rows: list[ExplainRow]) -> None:
+    """One line per distinct choice: the blocks of a model repeat theirs."""
+    groups: dict[tuple[object, ...], list[ExplainRow]] = {}
+    for row in rows:
+        groups.setdefault((row.spec, row.provider, row.target, row.abi, row.forced, row.rejected), []).append(row)
+    typer.secho(f"\nkernels of {program}: {len(rows)} choices, {len(groups)} distinct", bold=True)
+    table = [(f"{len(same)}x", same[0].spec, same[0].provider + (" (forced)" if same[0].forced else ""), same[0].abi, same[0].target) for same in groups.values()]
+    print_table(("", "op", "provider", "abi", "kernel"), table)
+    typer.secho("\nnot taken", bold=True)
+    refused = [(same[0].spec, *rejection) for same in groups.values() for rejection in same[0].rejected]
+    if refused:
+        print_table(("op", "provider", "stage", "reason"), list(dict.fromkeys(refused)))
+    else:
+        typer.echo("no other candidates")

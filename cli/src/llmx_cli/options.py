@@ -1,0 +1,107 @@
+"""The engine's options as command-line options: made from llmx.options, so that each is declared once for all commands."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmx.options import OPTIONS, Option
+
+if TYPE_CHECKING:
+    from llmx.config import Change, EngineConfig
+
+__all__ = ["Settings", "with_settings"]
+
+_PANELS = {"model": "Model", "cache": "KV cache", "scheduler": "Scheduler", "platform": "Platform and kernels", "server": "Server"}
+_METAVARS = {"str": "TEXT", "int": "N", "float": "NUMBER", "bytes": "SIZE", "tokens": "TOKENS", "list": "TEXT"}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line says about the engine: options by name (given ones only) and the configuration file."""
+
+    options: dict[str, Any]
+    config_file: str | None = None
+
+    def resolve(self) -> tuple[EngineConfig, list[Change]]:
+        """The configuration from all sources. Raises ConfigError."""
+        from llmx.resolve import resolve
+
+        return resolve(self.options, config_file=self.config_file)
+
+    def merged(self) -> dict[str, Any]:
+        """Options by name from command line, file and environment, converted and checked; what llmx.LLM takes."""
+        config, changes = self.resolve()
+        changed = {change.path for change in changes}
+        found = {}
+        for option in OPTIONS:
+            if option.path in changed:
+                section, _, name = option.path.partition(".")
+                found[option.name] = getattr(getattr(config, section), name)
+        return found
+
+
+def with_settings(*, server: bool = False, model: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: the command's parameter `settings` becomes all engine options (and the server's), MODEL and --config."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        names = [option.name for option in OPTIONS if server or not option.server]
+        own = inspect.signature(command, eval_str=True)
+
+        @functools.wraps(command)
+        def with_options(**given: Any) -> Any:
+            options = {name: given.pop(name) for name in names}
+            options["model"] = _one_model(given.pop("model_argument", None), options["model"])
+            config_file = given.pop("config_file")
+            given.pop("verbose")  # read by main, before anything can fail
+            settings = Settings({name: value for name, value in options.items() if value not in (None, [])}, config_file)
+            return command(settings=settings, **given)
+
+        parameters = [_model_argument()] if model else []
+        parameters += [parameter for parameter in own.parameters.values() if parameter.name != "settings"]
+        parameters += [_parameter(option) for option in OPTIONS if option.name in names]
+        parameters += _common()
+        keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+        with_options.__signature__ = own.replace(parameters=keyword)  # type: ignore[attr-defined]
+        with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword}
+        return with_options
+
+    return decorate
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    panel = _PANELS[option.path.partition(".")[0]]
+    flags = [option.flag, *("--" + alias.replace("_", "-") for alias in option.aliases)]
+    if option.kind == "bool":
+        flags = [f"{flag}/--no-{flag.removeprefix('--')}" for flag in flags]
+        return _keyword(option.name, bool | None, typer.Option(*flags, help=option.help, rich_help_panel=panel))
+    metavar = "|".join(option.choices) or _METAVARS[option.kind]
+    kind: Any = list[str] | None if option.kind == "list" else str | None
+    # Values stay text here: resolve converts and checks them, for the file and the environment by the same rules.
+    return _keyword(option.name, kind, typer.Option(*flags, help=option.help, metavar=metavar, rich_help_panel=panel))
+
+
+def _model_argument() -> inspect.Parameter:
+    text = "Model: embedded name, .gguf file, or directory with config.json and safetensors. Default: smollm2-135m-instruct."
+    return _keyword("model_argument", str | None, typer.Argument(metavar="[MODEL]", help=text, show_default=False))
+
+
+def _common() -> list[inspect.Parameter]:
+    file = typer.Option("--config", metavar="FILE", help="YAML or TOML file with options by name", rich_help_panel="General")
+    verbose = typer.Option("--verbose", help="Show tracebacks", rich_help_panel="General")
+    return [_keyword("config_file", str | None, file), _keyword("verbose", bool, verbose, default=False)]
+
+
+def _keyword(name: str, kind: Any, info: Any, default: Any = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
+
+
+def _one_model(argument: str | None, option: str | None) -> str | None:
+    if argument is not None and option is not None and argument != option:
+        raise typer.BadParameter(f"the model is given twice, as {argument!r} and with --model {option!r}: leave one out")
+    return argument if argument is not None else option

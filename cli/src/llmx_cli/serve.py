@@ -1,0 +1,72 @@
+"""`llmx serve`: takes the port, starts the engine process, then imports the server while the engine loads."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmx_cli.options import Settings, with_settings
+
+if TYPE_CHECKING:
+    from llmx.config import Change
+    from llmx.engine.messages import EngineInfo
+
+__all__ = ["serve"]
+
+_MIB = 1 << 20
+
+
+@with_settings(server=True)
+def serve(settings: Settings) -> None:
+    """Serve a model over an OpenAI-compatible HTTP API."""
+    from llmx_server.listen import bind
+
+    config, changes = settings.resolve()
+    sock = bind(config.server.host, config.server.port)  # first: a port in use is told before anything loads
+    from llmx.engine.async_engine import AsyncEngine
+
+    engine = AsyncEngine.launch(config, changes)
+    try:
+        import asyncio
+        import logging
+
+        from llmx_server.lifecycle import serve as serve_http
+
+        logging.basicConfig(level=config.server.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+
+        def on_ready(url: str) -> None:
+            _show_progress("", 0.0)
+            typer.echo(_summary(engine.info, changes, url, guarded=bool(config.server.api_keys)))
+
+        asyncio.run(serve_http(engine, config, sock=sock, on_ready=on_ready, on_progress=_show_progress))
+    finally:
+        engine.kill()  # whatever happened: no process is left behind
+
+
+def _show_progress(what: str, fraction: float) -> None:
+    """The line that says what the start is at; terminals only."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{what} {fraction:.0%}" if what else "\r\x1b[K")
+        sys.stderr.flush()
+
+
+def _summary(info: EngineInfo, changes: list[Change], url: str, *, guarded: bool) -> str:
+    """What a user wants to know when the server is ready; ends with a command to try."""
+    body = json.dumps({"messages": [{"role": "user", "content": "Hello"}]})
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if guarded else ""
+    size = f"{info.kv_bytes / _MIB:.0f} MiB {info.kv_dtype}, {info.kv_tokens} tokens"
+    lines = [
+        ("model", f"{', '.join(info.served_names) or info.name} ({info.architecture}, {info.dtype}), context {info.max_model_len} tokens"),
+        ("platform", f"{info.platform} on {info.device}, {info.threads} thread{'s' if info.threads != 1 else ''}: {info.platform_why}"),
+        *(("", other) for other in info.other_platforms),
+        ("kv cache", f"{size}: {info.max_full_requests} requests of full length fit, {info.max_num_seqs} run at once at most"),
+        *(("set", f"{change.path} = {change.value} ({change.source})") for change in changes),
+        *(("set", change) for change in info.changes),
+        *(("warning", warning) for warning in info.warnings),
+        ("ready", f"{url} (loaded in {info.load_s:.1f} s)"),
+        ("try", f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"),
+    ]
+    return "\n".join(f"{name:<9} {text}" for name, text in lines)

@@ -1,0 +1,189 @@
+"""NativeExecutor: the Executor protocol over the native engine. A step is one call into C++ on the calling thread; a late one two."""
+
+from __future__ import annotations
+
+import ctypes as C
+from typing import Any
+
+import numpy as np
+
+from llmx.config import EngineConfig
+from llmx.errors import PlatformError, ProgramError
+from llmx.executor import BLOCK_TOKENS, Control, GroupNeed, KVPlan, KVSpec, Late, Limits, ModelBundle, Progress, Reply, Step, StepOutput, Ticket
+from llmx.hooks import DeviceCaps
+from llmx.platform.plan import Plan
+from llmx.program.ops import State
+from llmx_cpu.lower.builder import BuiltTape
+from llmx_cpu.lower.tape import ABI, lower
+from llmx_cpu.native import ISA_NAMES, Group, StateRecord, call, library
+from llmx_cpu.packing import Packer
+from llmx_cpu.step_call import StepCall
+
+__all__ = ["NativeExecutor"]
+
+_DEFAULT_TOKENS = 1024  # token rows per step when the configuration says nothing
+_PAGE_TYPES = {"f32": 0, "bf16": 1}  # csrc/attention.h
+
+
+class NativeExecutor:
+    """Runs a Model's main Program. Built without weights; `load` packs them."""
+
+    def __init__(self, config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle) -> None:
+        full = config.model.dtype == "float32"
+        self._full = full
+        self._page_type = {"auto": "f32" if full else "bf16", "float32": "f32", "bfloat16": "bf16"}[config.cache.kv_dtype]
+        self._isa, self._threads = str(caps.props["isa"]), int(caps.props["threads"])
+        self._bundle = bundle
+        self._engine: int | None = None
+        self._tape: BuiltTape | None = None
+        self._flying: StepCall | None = None
+        self._groups = _groups(bundle)
+        self.limits = Limits(
+            max_tokens=config.scheduler.max_num_batched_tokens or _DEFAULT_TOKENS,
+            max_requests=config.scheduler.max_num_seqs,
+            max_inflight=1,
+            abis=frozenset({ABI}),
+            features=frozenset({"late_mask", "host_logits"}),
+        )
+
+    # -- start ---------------------------------------------------------------------------------------------------------
+
+    def load(self, plan: Plan, progress: Progress) -> None:
+        """Pack the weights and lower the Program as the plan says. Raises ModelError, ProgramError, PlatformError."""
+        model = self._bundle.model
+        if "main" not in model.programs:
+            raise ProgramError(f"model {self._bundle.name!r} has no program 'main'")
+        engine = library().llmx_engine_new(ISA_NAMES.index(self._isa), self._threads)
+        if not engine:
+            raise PlatformError(f"native executor: {library().llmx_error().decode()}")
+        self._engine = engine
+        packer = Packer(engine, self._bundle.weights, self._full, len(model.weights()), progress)
+        self._tape = lower(
+            model.programs["main"],
+            plan.kernels,
+            packer,
+            [state for states in self._groups.values() for state in states],
+            max_positions=self._bundle.max_model_len,
+            max_tokens=self.limits.max_tokens,
+            max_requests=self.limits.max_requests,
+            vocab=self._bundle.vocab_size,
+        )
+        call("llmx_engine_tape", engine, C.addressof(self._tape.struct))
+        self._bundle.weights.close()
+        progress("weights", 1.0)
+
+    def kv_needs(self) -> list[GroupNeed]:
+        """One need per distinct KVSpec, in order of first use."""
+        return [
+            GroupNeed(spec, tuple(s.name for s in states), BLOCK_TOKENS, self._layer_bytes(spec) * len(states), self._page_type)
+            for spec, states in self._groups.items()
+        ]
+
+    def _record(self, spec: KVSpec, group: int, layer: int) -> Any:
+        return StateRecord(group, _PAGE_TYPES[self._page_type], spec.kv_heads, spec.head_dim, spec.v_head_dim, 0, layer)
+
+    def _layer_bytes(self, spec: KVSpec) -> int:
+        record = self._record(spec, 0, 0)
+        return int(library().llmx_kv_layer_bytes(C.addressof(record)))
+
+    def kv_allocate(self, plan: KVPlan) -> None:
+        """Allocate zero-filled pages."""
+        groups, records = (Group * len(plan.groups))(), []
+        for index, (to, group, (spec, states)) in enumerate(zip(groups, plan.groups, self._groups.items(), strict=True)):
+            to.block_bytes, to.num_blocks = group.need.block_bytes, group.num_blocks
+            to.max_blocks = -(-plan.max_model_len // BLOCK_TOKENS) + 1
+            records += [self._record(spec, index, i * self._layer_bytes(spec)) for i in range(len(states))]
+        array = (StateRecord * max(1, len(records)))(*records)
+        call("llmx_engine_kv", self._need_engine(), C.addressof(groups), len(groups), C.addressof(array), len(records))
+
+    def warm_up(self, progress: Progress) -> None:
+        """Nothing is compiled; the engine's first measured steps touch the memory."""
+        progress("warm up", 1.0)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def submit(self, step: Step) -> Ticket:
+        """Run the step; of a late one everything up to the head rows."""
+        if self._flying is not None:
+            raise PlatformError(f"step {step.seq} was submitted before step {self._flying.step.seq} was collected: the native executor takes one at a time")
+        if step.encode or step.draft_k or any(want is not None and want.hidden for want in step.want):
+            raise PlatformError(f"step {step.seq} asks for encoders, device drafts or hidden states: the native executor has none of them")
+        one = StepCall(step, self._bundle.vocab_size)
+        call("llmx_engine_step", self._need_engine(), C.addressof(one.args), C.addressof(one.result), not step.late)
+        self._flying = one
+        return Ticket(step.seq, tuple(step.slot.tolist()), one)
+
+    def release(self, ticket: Ticket, late: Late) -> None:
+        """Sample a late step under its masks; host_logits gets and gives the rows of all head rows."""
+        one: StepCall = ticket.payload
+        engine = self._need_engine()
+        one.mask(late)
+        logits = None
+        if late.host_logits is not None:
+            rows = np.empty((one.args.r, self._bundle.vocab_size), np.float32)
+            call("llmx_engine_logits", engine, C.addressof(one.args), 0, one.args.r, rows.ctypes.data)
+            logits = self._host_rows(one.step, rows, late)
+        call("llmx_engine_finish", engine, C.addressof(one.args), C.addressof(one.result), None if logits is None else logits.ctypes.data)
+
+    def _host_rows(self, step: Step, rows: np.ndarray, late: Late) -> np.ndarray:
+        """Hand the sample rows to host_logits and put what comes back in their places."""
+        assert late.host_logits is not None
+        index = np.concatenate([np.arange(first, first + n) for _, first, n in step.samples.tolist()] or [np.empty(0, np.int64)])
+        if len(set(index.tolist())) != len(index):
+            raise PlatformError("host logits processors cannot be used with several samples of one row (n > 1)")
+        rows[index] = np.asarray(late.host_logits(rows[index]), dtype=np.float32)
+        return np.ascontiguousarray(rows)
+
+    def collect(self, ticket: Ticket) -> StepOutput:
+        """The result of the outstanding step."""
+        if self._flying is not ticket.payload:
+            raise PlatformError(f"step {ticket.seq} is not the one in flight")
+        self._flying = None
+        output: StepOutput = ticket.payload.output()
+        return output
+
+    # -- between steps -------------------------------------------------------------------------------------------------
+
+    def control(self, cmd: Control) -> Reply:
+        """`stats` answers; anything else is refused by name."""
+        if cmd.kind != "stats" or self._engine is None:
+            return Reply(False, error=f"the native executor does not know the control {cmd.kind!r}")
+        lib = library()
+        return Reply(True, {"isa": self._isa, "threads": self._threads, "weight_bytes": lib.llmx_engine_weight_bytes(self._engine), "phases": lib.llmx_engine_phases(self._engine)})
+
+    def check_slots(self, expected: dict[int, list[int]]) -> None:
+        """Raise AssertionError unless exactly these slots are in use with these tokens first (tests)."""
+        actual = {slot: tokens for slot in range(self.limits.max_requests) if (tokens := self.history(slot)) is not None}
+        shown = {slot: tokens[: len(expected.get(slot, tokens))] for slot, tokens in actual.items()}
+        assert shown == expected, f"slots differ: executor {shown}, scheduler {expected}"
+
+    def history(self, slot: int) -> list[int] | None:
+        """Tokens of a slot; None for a free one."""
+        engine, lib = self._need_engine(), library()
+        n = lib.llmx_engine_slot(engine, slot, None, 0)
+        if n < 0:
+            return None
+        out = np.empty(max(n, 1), np.int32)
+        lib.llmx_engine_slot(engine, slot, out.ctypes.data, n)
+        return [int(t) for t in out[:n]]
+
+    def close(self) -> None:
+        """Free everything native. Idempotent."""
+        engine, self._engine, self._flying = self._engine, None, None
+        if engine is not None:
+            library().llmx_engine_free(engine)
+
+    def _need_engine(self) -> int:
+        if self._engine is None:
+            raise PlatformError("the native executor is not loaded, or was closed")
+        return self._engine
+
+
+def _groups(bundle: ModelBundle) -> dict[KVSpec, list[State]]:
+    """States of the main Program by equal KVSpec, in order of first use. Raises ProgramError for a kind that has no pages here."""
+    groups: dict[KVSpec, list[State]] = {}
+    for state in bundle.model.states.values():
+        if state.spec.kind not in ("full", "sliding"):
+            raise ProgramError(f"state {state.name!r} is of kind {state.spec.kind!r}; the native executor has full and sliding")
+        groups.setdefault(state.spec, []).append(state)
+    return groups

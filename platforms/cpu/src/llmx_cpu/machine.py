@@ -1,0 +1,81 @@
+"""What this machine gives: threads, instruction-set level, memory; and what the options of the platform change of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from llmx.config import EngineConfig, PlatformConfig
+from llmx.errors import ConfigError, PlatformError
+from llmx_cpu.native import ISA_NAMES, best_isa
+
+__all__ = ["chosen_isa", "cpu_model", "fusion_on", "option", "thread_count", "total_bytes", "usable_cpus"]
+
+
+def option(config: PlatformConfig, name: str) -> str:
+    """Value of a platform variable, "" when it is not set."""
+    return dict(config.options).get(name, "").strip()
+
+
+def usable_cpus(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """CPUs that this process may use: its affinity, cut to the cgroup's quota (v2 cpu.max, v1 cfs)."""
+    cpus = len(os.sched_getaffinity(0))
+    for quota_file, period_file in (("cpu.max", None), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            fields = (root / quota_file).read_text().split()
+            period = int(fields[1] if period_file is None else (root / period_file).read_text())
+            quota = -1 if fields[0] == "max" else int(fields[0])
+        except (OSError, ValueError, IndexError):
+            continue
+        if quota > 0 and period > 0:
+            cpus = min(cpus, max(1, -(-quota // period)))
+        break
+    return cpus
+
+
+def thread_count(config: EngineConfig) -> int:
+    """Threads of the pool: platform.threads, else LLMX_CPU_THREADS, else the usable CPUs. Raises ConfigError outside 1..1024."""
+    text = option(config.platform, "LLMX_CPU_THREADS")
+    if config.platform.threads is None and text and not text.isdigit():
+        raise ConfigError(f"LLMX_CPU_THREADS is {text!r}: give a number of threads, 1 to 1024", field="LLMX_CPU_THREADS")
+    threads = config.platform.threads if config.platform.threads is not None else int(text or usable_cpus())
+    if not 1 <= threads <= 1024:
+        raise ConfigError(f"threads is {threads}: give 1 to 1024", field="platform.threads")
+    return threads
+
+
+def chosen_isa(config: EngineConfig) -> str:
+    """Instruction-set level: LLMX_CPU_ISA, else the best that the CPU runs. Raises ConfigError, or PlatformError when the CPU lacks it."""
+    wanted, best = option(config.platform, "LLMX_CPU_ISA") or "auto", best_isa()
+    if wanted == "auto":
+        return best
+    if wanted not in ISA_NAMES:
+        raise ConfigError(f"LLMX_CPU_ISA is {wanted!r}: give auto, {', '.join(ISA_NAMES)}", field="LLMX_CPU_ISA")
+    if ISA_NAMES.index(wanted) > ISA_NAMES.index(best):
+        raise PlatformError(f"LLMX_CPU_ISA is {wanted!r}, but this CPU runs {best} at most: leave it out or give a lower level")
+    return wanted
+
+
+def fusion_on(config: EngineConfig) -> bool:
+    """False with LLMX_CPU_FUSE=0. Raises ConfigError for anything but 0 and 1."""
+    text = option(config.platform, "LLMX_CPU_FUSE") or "1"
+    if text not in ("0", "1"):
+        raise ConfigError(f"LLMX_CPU_FUSE is {text!r}: give 0 or 1", field="LLMX_CPU_FUSE")
+    return text == "1"
+
+
+def cpu_model() -> str:
+    """Name of the CPU as /proc/cpuinfo has it, else the machine's."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def total_bytes() -> int:
+    """Physical memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,159 @@
+"""Hooks of the CPU platform. Every kernel is offered once per instruction-set level; the device's capabilities leave one."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from llmx.config import EngineConfig
+from llmx.errors import LlmxError
+from llmx.executor import Executor, ModelBundle
+from llmx.hooks import ConfigIssue, DeviceCaps, DiagItem, EnvVar, ImplDef, PlatformInfo, hookimpl
+from llmx_cpu.lower.tape import ABI
+from llmx_cpu.machine import chosen_isa, cpu_model, fusion_on, thread_count, total_bytes, usable_cpus
+from llmx_cpu.native import ISA_NAMES, best_isa
+
+__all__ = [
+    "llmx_attention_backends",
+    "llmx_config_check",
+    "llmx_device_caps",
+    "llmx_diagnostics",
+    "llmx_env_vars",
+    "llmx_executor",
+    "llmx_gemm_kernels",
+    "llmx_op_kernels",
+    "llmx_platform_info",
+]
+
+_TAGS = frozenset({"batch_invariant", "deterministic"})
+_PRIORITY = {"portable": 60, "avx2": 70, "avx512": 80}
+_ATTENTION = (
+    ("qkv_prep", "attention:qkv_prep", "qkv"),
+    ("kv_write", "attention:kv_write", "kv"),
+    ("attention", "attention:attention", "attention"),
+)
+_OPS = (
+    ("embed", "basic:embed", "linear"),
+    ("pos_embed", "basic:pos_embed", "linear"),
+    ("norm", "basic:norm", "dense"),
+    ("act", "basic:act", "act"),
+    ("act_mul", "basic:act_mul", "act"),
+    ("add", "basic:binary", None),
+    ("mul", "basic:binary", "dense"),
+    ("scale", "basic:unary", None),
+    ("softcap", "basic:unary", None),
+    ("clip", "basic:unary", None),
+    ("softmax", "basic:softmax", None),
+    ("split", "basic:split", None),
+    ("concat", "basic:concat", None),
+    ("view", "basic:copy_view", None),
+    ("rows", "basic:rows", None),
+    ("rope", "attention:rope", "rope"),
+    ("position_scale", "attention:position_scale", None),
+    ("output", "basic:output", None),
+)
+
+
+def _impls(table: tuple[tuple[str, str, str | None], ...]) -> list[ImplDef]:
+    return [
+        ImplDef(
+            kinds=(kind,),
+            provider=f"native.{isa}",
+            abi=ABI,
+            target=f"llmx_cpu.lower.{target}",
+            priority=_PRIORITY[isa],
+            requires=frozenset({f"vendor.cpu.{isa}"}),
+            tags=_TAGS,
+            supports=None if supports is None else f"llmx_cpu.supports:{supports}",
+        )
+        for kind, target, supports in table
+        for isa in ISA_NAMES
+    ]
+
+
+@hookimpl
+def llmx_platform_info() -> PlatformInfo:
+    """Who the platform is."""
+    return PlatformInfo(name="cpu", device_type="cpu", api=(1, 1), dist="llmx-platform-cpu")
+
+
+@hookimpl
+def llmx_device_caps(config: EngineConfig) -> DeviceCaps:
+    """The CPU at the chosen instruction-set level. One level is a capability: kernels of two levels never meet in a process."""
+    isa, threads = chosen_isa(config), thread_count(config)
+    features = {f"vendor.cpu.{isa}", "batch_invariant", "host.unified"}
+    if isa == "avx512":
+        features |= {"dtype.bf16", "dtype.int8"}
+    return DeviceCaps(
+        arch=f"{platform.machine()} {isa}",
+        dtypes=frozenset({"f32", "bf16", "f16"}),
+        features=frozenset(features),
+        compute_units=usable_cpus(),
+        total_bytes=total_bytes(),
+        alignment=64,
+        props={"isa": isa, "threads": threads, "fuse": fusion_on(config), "cpu": cpu_model()},
+    )
+
+
+@hookimpl
+def llmx_config_check(config: EngineConfig, caps: DeviceCaps) -> list[ConfigIssue]:
+    """More threads than CPUs slow every step down."""
+    threads, cpus = caps.props["threads"], caps.compute_units
+    return [ConfigIssue("warn", "platform.threads", f"{threads} threads on {cpus} usable CPUs: steps will wait for each other")] if threads > cpus else []
+
+
+@hookimpl
+def llmx_attention_backends(config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:
+    """qkv_prep, kv_write and attention over pages."""
+    return _impls(_ATTENTION)
+
+
+@hookimpl
+def llmx_gemm_kernels(config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:
+    """Products with packed weights."""
+    return _impls((("linear", "basic:linear", "linear"),))
+
+
+@hookimpl
+def llmx_op_kernels(config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:
+    """All other ops."""
+    return _impls(_OPS)
+
+
+@hookimpl
+def llmx_executor(config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle) -> Executor:
+    """The native executor."""
+    from llmx_cpu.executor import NativeExecutor
+
+    return NativeExecutor(config, caps, bundle)
+
+
+@hookimpl
+def llmx_env_vars() -> list[EnvVar]:
+    """Variables of the platform."""
+    return [
+        EnvVar("LLMX_CPU_ISA", "auto", f"instruction-set level: auto, {', '.join(ISA_NAMES)}"),
+        EnvVar("LLMX_CPU_THREADS", "", "threads of the pool; the usable CPUs when empty (--threads goes first)"),
+        EnvVar("LLMX_CPU_FUSE", "1", "0: run every op alone; results are the same bits"),
+    ]
+
+
+@hookimpl
+def llmx_diagnostics() -> list[DiagItem]:
+    """The library, the CPU, and huge pages."""
+    try:
+        level = DiagItem("cpu.isa", best_isa())
+    except LlmxError as error:
+        level = DiagItem("cpu.isa", str(error), ok=False, remedy="pip install --force-reinstall llmx-platform-cpu")
+    return [level, DiagItem("cpu.model", cpu_model()), DiagItem("cpu.usable", str(usable_cpus())), _huge_pages()]
+
+
+def _huge_pages() -> DiagItem:
+    path = "/sys/kernel/mm/transparent_hugepage/enabled"
+    try:
+        with open(path) as file:
+            text: Any = file.read()
+    except OSError:
+        return DiagItem("cpu.hugepages", "not offered by this kernel")
+    chosen = text.partition("[")[2].partition("]")[0]
+    return DiagItem("cpu.hugepages", chosen, ok=chosen != "never", remedy="" if chosen != "never" else f"echo madvise > {path} (weights stream faster)")

@@ -1,0 +1,134 @@
+"""StepCall: one Step as the structs of csrc/step.h, and the arrays of its result. Everything it points to lives as long as it."""
+
+from __future__ import annotations
+
+import ctypes as C
+from typing import Any
+
+import numpy as np
+
+from llmx.executor import Joined, Late, PromptLogprobs, SamplingRow, Step, StepOutput
+from llmx_cpu.native import Joined as JoinedC
+from llmx_cpu.native import SamplingRowC, StepArgs, StepResult
+
+__all__ = ["StepCall"]
+
+
+class StepCall:
+    """Arguments and result of one step. `args` and `result` are handed to the library; `output()` is the StepOutput."""
+
+    __slots__ = ("_keep", "args", "count", "lp", "lp_ids", "rank", "result", "score", "status", "step", "tokens")
+
+    def __init__(self, step: Step, vocab: int) -> None:
+        self.step = step
+        self._keep: list[Any] = []
+        self.args: Any = StepArgs()
+        self.result: Any = StepResult()
+        self._rows(step)
+        if step.joined or step.left.size:
+            self._changes(step)
+        self._blocks(step)
+        self._outputs(step)
+        if step.want:
+            self._wants(step)
+        if len(step.score):
+            self._scores(step)
+
+    def _at(self, array: np.ndarray, dtype: Any = np.int32) -> int:
+        """Address of the array as contiguous `dtype`, kept alive."""
+        array = np.ascontiguousarray(array, dtype=dtype)
+        self._keep.append(array)
+        address: int = array.__array_interface__["data"][0]
+        return address
+
+    def _rows(self, step: Step) -> None:
+        args = self.args
+        args.n, args.t, args.r, args.s = len(step.slot), len(step.tokens), len(step.head), len(step.samples)
+        args.slot, args.q, args.start = self._at(step.slot), self._at(step.q), self._at(step.start)
+        args.tokens, args.head, args.samples = self._at(step.tokens), self._at(step.head), self._at(step.samples)
+
+    def _changes(self, step: Step) -> None:
+        joined = (JoinedC * max(1, len(step.joined)))()
+        for to, one in zip(joined, step.joined, strict=False):
+            self._join(to, one)
+        self._keep.append(joined)
+        self.args.n_joined, self.args.joined = len(step.joined), C.addressof(joined)
+        self.args.n_left, self.args.left = len(step.left), self._at(step.left)
+
+    def _join(self, to: Any, one: Joined) -> None:
+        to.tokens, to.n_tokens, to.slot = self._at(one.tokens), len(one.tokens), one.slot
+        to.prompt_len, to.fork_of = one.prompt_len, one.fork_of
+        row: SamplingRow = one.row
+        allowed = row.allowed_ids
+        to.row = SamplingRowC(
+            row.temperature, row.top_p, row.min_p, row.presence_penalty, row.frequency_penalty, row.repetition_penalty,
+            row.top_k, row.min_tokens, row.seed,
+            self._at(row.stop_ids), self._at(row.bias_ids), self._at(row.bias, np.float32), None if allowed is None else self._at(allowed),
+            len(row.stop_ids), len(row.bias_ids), 0 if allowed is None else len(allowed), 0,
+        )  # fmt: skip
+
+    def _blocks(self, step: Step) -> None:
+        if any(len(rows) for rows in step.new_blocks):
+            groups = len(step.new_blocks)
+            rows = (C.c_void_p * groups)(*[self._at(rows) for rows in step.new_blocks])
+            counts = (C.c_int32 * groups)(*[len(rows) for rows in step.new_blocks])
+            self._keep += [rows, counts]
+            self.args.new_blocks, self.args.n_new_blocks = C.addressof(rows), C.addressof(counts)
+        if len(step.kv_ops):
+            self.args.n_kv_ops, self.args.kv_ops = len(step.kv_ops), self._at(step.kv_ops)
+
+    def _outputs(self, step: Step) -> None:
+        samples, result = len(step.samples), self.result
+        kmax = int(step.samples[:, 2].max()) - 1 if samples else 0
+        self.count = np.zeros(samples, np.int32)
+        self.tokens = np.full((samples, 1 + kmax), -1, np.int32)
+        self.status = np.zeros(len(step.slot), np.uint8)
+        self.lp_ids = self.lp = self.rank = None
+        self.score: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+        result.kmax = kmax
+        result.count, result.tokens, result.status = self._at(self.count), self._at(self.tokens), self._at(self.status, np.uint8)
+
+    def _wants(self, step: Step) -> None:
+        ids = [np.empty(0, np.int32) if want is None or want.ids is None else want.ids for want in step.want]
+        top = [-1 if want is None else want.top_logprobs for want in step.want]
+        width = max((1 + t + len(i) for t, i in zip(top, ids, strict=True) if t >= 0), default=0)
+        if width == 0:
+            return
+        shape = self.tokens.shape
+        self.lp_ids, self.lp = np.full((*shape, width), -1, np.int32), np.full((*shape, width), -np.inf, np.float32)
+        self.rank = np.zeros(shape, np.int32)
+        args, result = self.args, self.result
+        args.want_top = self._at(np.array(top, np.int32))
+        args.want_ids = self._at(np.concatenate(ids))
+        args.want_ids_offset = self._at(np.cumsum([0, *(len(i) for i in ids)]))
+        result.lp_ids, result.lp, result.rank = self._at(self.lp_ids), self._at(self.lp, np.float32), self._at(self.rank)
+        result.lp_width = width
+
+    def _scores(self, step: Step) -> None:
+        rows, width = int(step.score[:, 2].sum()), 1 + int(step.score_top.max())
+        self.score = np.full((rows, width), -1, np.int32), np.full((rows, width), -np.inf, np.float32), np.zeros(rows, np.int32)
+        args, result = self.args, self.result
+        args.c, args.score, args.score_top = len(step.score), self._at(step.score), self._at(step.score_top)
+        result.score_ids, result.score_lp = self._at(self.score[0]), self._at(self.score[1], np.float32)
+        result.score_rank, result.score_width = self._at(self.score[2]), width
+
+    def mask(self, late: Late) -> None:
+        """Take the masks that a late step waited for."""
+        if late.mask is not None:
+            self.args.mask = self._at(late.mask, np.uint32)
+        if late.open is not None:
+            self.args.mask_open = self._at(late.open, np.uint8)
+        if late.drop is not None:
+            self.args.mask_drop = self._at(late.drop, np.uint8)
+
+    def output(self) -> StepOutput:
+        """What the library wrote."""
+        prompt_lp = []
+        if self.score is not None:
+            ids, lp, rank = self.score
+            at = 0
+            for (_, _, rows), top in zip(self.step.score.tolist(), self.step.score_top.tolist(), strict=True):
+                prompt_lp.append(PromptLogprobs(ids[at : at + rows, : 1 + top], lp[at : at + rows, : 1 + top], rank[at : at + rows]))
+                at += rows
+        t = self.result.t_us
+        return StepOutput(self.step.seq, self.count, self.tokens, self.status, self.lp_ids, self.lp, self.rank, prompt_lp, t_us=(t[0], t[1], t[2]))

@@ -1,0 +1,77 @@
+"""Which specs the native kernels compute: None for yes, otherwise why not. Asked by the resolver, never per step."""
+
+from __future__ import annotations
+
+from llmx.platform.plan import OpSpec
+from llmx.program.attrs import ActAttrs, AttentionAttrs, QkvAttrs, RopeSpec
+from llmx_cpu.native import WEIGHT_TYPES
+
+__all__ = ["act", "attention", "dense", "kv", "linear", "qkv", "rope"]
+
+_MAX_HEAD_DIM = 1024  # csrc/attention_plan.h
+_DENSE = ("f32", "f16", "bf16")
+
+
+def linear(spec: OpSpec) -> str | None:
+    """Storages that can be packed; quantised rows must be whole blocks of 32."""
+    unknown = [q for q in spec.quants if q not in WEIGHT_TYPES and q not in _DENSE]
+    if unknown:
+        return f"no kernel for weights stored as {', '.join(unknown)}; there are kernels for {', '.join(WEIGHT_TYPES)}"
+    if spec.cols % 32 and any(q not in _DENSE for q in spec.quants):
+        return f"{spec.cols} input columns are not a multiple of 32"
+    return None
+
+
+def dense(spec: OpSpec) -> str | None:
+    """Weights that are vectors: unquantised."""
+    unknown = [q for q in spec.quants if q not in _DENSE]
+    return f"weights stored as {', '.join(unknown)}; {', '.join(_DENSE)} are read here" if unknown else None
+
+
+def act(spec: OpSpec) -> str | None:
+    """All activations, without sparsity."""
+    attrs: ActAttrs = spec.attrs
+    return "activation sparsity is not implemented" if attrs.sparsity else None
+
+
+def rope(spec: OpSpec) -> str | None:
+    """One row of positions."""
+    return _rope(spec.attrs.spec)
+
+
+def qkv(spec: OpSpec) -> str | None:
+    """Everything but several rows of positions."""
+    attrs: QkvAttrs = spec.attrs
+    return dense(spec) or (None if attrs.spec.rope is None else _rope(attrs.spec.rope))
+
+
+def kv(spec: OpSpec) -> str | None:
+    """Pages of bf16 or f32."""
+    return None if spec.kv_dtype in ("bf16", "f32") else f"pages of {spec.kv_dtype}; bf16 and f32 are implemented"
+
+
+def attention(spec: OpSpec) -> str | None:
+    """Causal attention over pages: any grouping of heads, window, soft cap, sinks, alibi."""
+    attrs: AttentionAttrs = spec.attrs
+    s = attrs.spec
+    missing = [
+        name
+        for name, present in (
+            (f"mask {s.mask}", s.mask != "causal"),
+            ("chunked attention", s.chunk is not None),
+            ("relative position bias", s.relative_buckets is not None),
+            ("cross attention", s.cross),
+            ("log-sum-exp output", attrs.lse),
+            ("attention without pages", not spec.kv_dtype),
+        )
+        if present
+    ]
+    if missing:
+        return f"not implemented: {', '.join(missing)}"
+    if s.head_dim % 2 or not max(s.head_dim, s.v_head_dim) <= _MAX_HEAD_DIM:
+        return f"head sizes {s.head_dim} and {s.v_head_dim}: even and at most {_MAX_HEAD_DIM} are implemented"
+    return kv(spec)
+
+
+def _rope(spec: RopeSpec) -> str | None:
+    return "rope over several rows of positions (mrope) is not implemented" if spec.mrope_sections else None
