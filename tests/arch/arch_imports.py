@@ -160,6 +160,8 @@ def torch_imports(tree: Tree) -> list[str]:
 
 # distributions whose import name differs from their own
 IMPORT_NAMES = {"pyzmq": "zmq", "pyyaml": "yaml"}
+# libraries whose documented interface another one hands on, in the range that it pins itself
+HANDED_ON = {"starlette": "fastapi", "pydantic_core": "pydantic"}
 
 
 def undeclared(tree: Tree) -> list[str]:
@@ -174,7 +176,7 @@ def undeclared(tree: Tree) -> list[str]:
             for module in tree.under(folder.name):
                 for found in module.imports:
                     top = found.name.split(".")[0]
-                    known = top in sys.stdlib_module_names or top in declared or top.split("_")[0] == "llmx"
+                    known = top in sys.stdlib_module_names or {top, HANDED_ON.get(top)} & declared or top.split("_")[0] == "llmx"
                     if not known and not found.typing_only:
                         faults.append(f"{module.path}:{found.line}: imports {top}, which {path.relative_to(tree.root)} does not require")
     return faults

@@ -66,6 +66,16 @@ def test_unknown_make_commands_are_found(tmp_path: Path) -> None:
     assert rules.unknown_make_targets(tmp_path) == ["a.md: make tea: no such target"]
 
 
+def test_hooks_in_documents_exist() -> None:
+    assert rules.unknown_hooks(TREE, ROOT) == []
+
+
+def test_unknown_hooks_are_found(tmp_path: Path) -> None:
+    tree = plant(tmp_path, llmx__hooks__specs="class Specs:\n    def llmx_models(self): ...\n")
+    (tmp_path / "a.md").write_text("`llmx_models` and `llmx_tea`\n")
+    assert rules.unknown_hooks(tree, tmp_path) == ["a.md: llmx_tea is no hook"]
+
+
 def test_no_foreign_paths_or_hosts() -> None:
     assert rules.foreign_words(ROOT) == []
 

@@ -1,6 +1,6 @@
 """Native paged attention against a float64 reference, and the invariance that docs/invariance.md promises, bit by bit.
 
-Tolerances (of outputs, which are averages of values of size 1): float32 pages 1e-5; bf16 pages 2e-2 against the exact
+Tolerances (of outputs, which are averages of values of size 1): float32 pages 1e-5; bf16 pages 3e-2 against the exact
 result, because queries, keys, values and probabilities are rounded to 8 bits; 4e-3 against a reference that rounds queries,
 keys and values alike (what is left is the rounding of probabilities).
 """
@@ -14,6 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from llmx_cpu.native import ISA_NAMES, best_isa, library, pointer
+
+LEVELS = range(ISA_NAMES.index(best_isa()) + 1)
 BLOCK = 16
 F32, BF16 = 0, 1
 
@@ -69,7 +72,8 @@ def sequence(shape: Shape, length: int, seed: int = 0) -> Sequence:
     def normal(*dims: int) -> np.ndarray:
         return rng.normal(size=dims).astype(np.float32)
 
-    return Sequence(2 * normal(length, shape.q_heads, shape.head_dim), normal(length, shape.kv_heads, shape.head_dim), normal(length, shape.kv_heads, shape.v_head_dim))
+    query, k = normal(length, shape.q_heads, shape.head_dim), normal(length, shape.kv_heads, shape.head_dim)
+    return Sequence(2 * query, k, normal(length, shape.kv_heads, shape.v_head_dim))
 
 
 def head_values(shape: Shape) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -78,19 +82,15 @@ def head_values(shape: Shape) -> tuple[np.ndarray | None, np.ndarray | None]:
     return (heads * 0.7 - 1 if shape.sinks else None), (2.0 ** -(1 + heads) if shape.alibi else None)
 
 
-def address(array: np.ndarray | None) -> int | None:
-    return None if array is None else array.ctypes.data
-
-
 class Pages:
     """Pages of one group with several layers, and block tables with shuffled blocks."""
 
     LAYERS, LAYER = 3, 1
 
-    def __init__(self, library: ctypes.CDLL, shape: Shape, isa: int, slots: int, max_tokens: int):
-        self._library, self.shape, self.isa = library, shape, isa
-        library.llmx_test_kv_layer_bytes.restype = library.llmx_test_attention.restype = c_int64
-        self.layer_bytes = library.llmx_test_kv_layer_bytes(shape.kv_type, shape.kv_heads, shape.head_dim, shape.v_head_dim)
+    def __init__(self, shape: Shape, isa: int, slots: int, max_tokens: int):
+        self._library, self.shape, self.isa = library(), shape, isa
+        self._library.llmx_test_kv_layer_bytes.restype = self._library.llmx_test_attention.restype = c_int64
+        self.layer_bytes = self._library.llmx_test_kv_layer_bytes(shape.kv_type, shape.kv_heads, shape.head_dim, shape.v_head_dim)
         self.block_bytes = self.LAYERS * self.layer_bytes
         per_slot = max_tokens // BLOCK + 2
         blocks = np.random.default_rng(5).permutation(slots * per_slot) + 1
@@ -109,8 +109,8 @@ class Pages:
         arguments = TestAttention(
             self.isa, shape.kv_type, shape.kv_heads, shape.head_dim, shape.v_head_dim, shape.q_heads, len(rows), shape.window,
             self.block_bytes, self.LAYER * self.layer_bytes, self.table.shape[1],
-            address(self.pages), address(self.table), address(slot), address(counts), address(start),
-            address(query), address(k), address(v), address(sinks), address(alibi), address(out),
+            pointer(self.pages), pointer(self.table), pointer(slot), pointer(counts), pointer(start),
+            pointer(query), pointer(k), pointer(v), pointer(sinks), pointer(alibi), pointer(out),
             query.shape[1], k.shape[1], v.shape[1], out.shape[1], shape.scale, shape.soft_cap, threads, backwards,
         )  # fmt: skip
         return arguments, [slot, start, counts, query, k, v, *[a for a in (sinks, alibi) if a is not None]], out
@@ -166,67 +166,72 @@ def expected(shape: Shape, s: Sequence, rows: np.ndarray, rounded: bool) -> np.n
     return out
 
 
-@pytest.fixture(params=[0, 1, 2], ids=["portable", "avx2", "avx512"])
-def isa(request, isa_levels):
-    if request.param not in isa_levels:
-        pytest.skip("this machine cannot run that level")
+@pytest.fixture(params=LEVELS, ids=[ISA_NAMES[i] for i in LEVELS])
+def isa(request):
     return request.param
 
 
-def check_against_reference(library: ctypes.CDLL, shape: Shape, isa: int, length: int) -> None:
+def check_against_reference(shape: Shape, isa: int, length: int) -> None:
     s = sequence(shape, length)
-    got = Pages(library, shape, isa, 1, length).run([(0, 0, s)])[0]
+    got = Pages(shape, isa, 1, length).run([(0, 0, s)])[0]
     rows = np.unique(np.concatenate([np.arange(min(length, 20)), np.arange(length - min(length, 20), length), np.arange(0, length, 37)]))
     assert not np.isnan(got).any()
     if shape.kv_type == F32:
         assert np.abs(got[rows] - expected(shape, s, rows, False)).max() < 1e-5
     else:
         assert np.abs(got[rows] - expected(shape, s, rows, True)).max() < 4e-3
-        assert np.abs(got[rows] - expected(shape, s, rows, False)).max() < 2e-2
+        assert np.abs(got[rows] - expected(shape, s, rows, False)).max() < 3e-2
 
 
 @pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 33, 255, 256, 257, 511, 513, 700])
-def test_lengths(native_library, isa, kv_type, length):
-    check_against_reference(native_library, Shape(kv_type), isa, length)
+def test_lengths(isa, kv_type, length):
+    check_against_reference(Shape(kv_type), isa, length)
 
 
 @pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("head_dim", [2, 8, 14, 16, 24, 40, 80, 96, 112, 128, 192, 256])
-def test_head_dims(native_library, isa, kv_type, head_dim):
-    check_against_reference(native_library, Shape(kv_type, head_dim=head_dim, v_head_dim=head_dim), isa, 70)
+def test_head_dims(isa, kv_type, head_dim):
+    check_against_reference(Shape(kv_type, head_dim=head_dim, v_head_dim=head_dim), isa, 70)
 
 
 @pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize(("head_dim", "v_head_dim"), [(16, 64), (192, 128), (64, 7), (10, 33)])
-def test_keys_and_values_of_different_widths(native_library, isa, kv_type, head_dim, v_head_dim):
-    check_against_reference(native_library, Shape(kv_type, 4, 2, head_dim, v_head_dim), isa, 45)
+def test_keys_and_values_of_different_widths(isa, kv_type, head_dim, v_head_dim):
+    check_against_reference(Shape(kv_type, 4, 2, head_dim, v_head_dim), isa, 45)
 
 
 @pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize(("q_heads", "kv_heads"), [(1, 1), (5, 5), (9, 3), (8, 2), (14, 2), (10, 2), (8, 1), (11, 1), (13, 1), (71, 1)])
-def test_head_groups(native_library, isa, kv_type, q_heads, kv_heads):
-    check_against_reference(native_library, Shape(kv_type, q_heads, kv_heads, 32, 32), isa, 90)
+def test_head_groups(isa, kv_type, q_heads, kv_heads):
+    check_against_reference(Shape(kv_type, q_heads, kv_heads, 32, 32), isa, 90)
 
 
 @pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 255, 256, 257, 300, 1000])
-def test_windows(native_library, isa, kv_type, window):
-    check_against_reference(native_library, Shape(kv_type, head_dim=32, v_head_dim=32, window=window), isa, 600)
+def test_windows(isa, kv_type, window):
+    check_against_reference(Shape(kv_type, head_dim=32, v_head_dim=32, window=window), isa, 600)
 
 
 @pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize(
     "options",
-    [{"soft_cap": 5.0}, {"soft_cap": 50.0}, {"sinks": True}, {"alibi": True}, {"sinks": True, "window": 20}, {"soft_cap": 20.0, "sinks": True, "alibi": True, "window": 270}],
+    [
+        {"soft_cap": 5.0},
+        {"soft_cap": 50.0},
+        {"sinks": True},
+        {"alibi": True},
+        {"sinks": True, "window": 20},
+        {"soft_cap": 20.0, "sinks": True, "alibi": True, "window": 270},
+    ],
 )
-def test_options(native_library, isa, kv_type, options):
-    check_against_reference(native_library, Shape(kv_type, 8, 2, 32, 32, **options), isa, 300)
+def test_options(isa, kv_type, options):
+    check_against_reference(Shape(kv_type, 8, 2, 32, 32, **options), isa, 300)
 
 
 @pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
-def test_a_long_prompt(native_library, isa, kv_type):
-    check_against_reference(native_library, Shape(kv_type, 9, 3), isa, 1500)
+def test_a_long_prompt(isa, kv_type):
+    check_against_reference(Shape(kv_type, 9, 3), isa, 1500)
 
 
 INVARIANT_SHAPES = [
@@ -238,25 +243,25 @@ INVARIANT_SHAPES = [
 ]
 
 
-def run_in_chunks(library: ctypes.CDLL, shape: Shape, isa: int, s: Sequence, chunk: int, threads: int = 1) -> np.ndarray:
-    pages = Pages(library, shape, isa, 1, len(s))
+def run_in_chunks(shape: Shape, isa: int, s: Sequence, chunk: int, threads: int = 1) -> np.ndarray:
+    pages = Pages(shape, isa, 1, len(s))
     parts = [pages.run([(0, begin, part(s, begin, min(begin + chunk, len(s))))], threads)[0] for begin in range(0, len(s), chunk)]
     return np.concatenate(parts)
 
 
 @pytest.mark.parametrize("shape", INVARIANT_SHAPES, ids=str)
 @pytest.mark.parametrize("length", [1, 17, 256, 257, 530])
-def test_chunks_of_the_prompt_give_equal_bits(native_library, isa, shape, length):
+def test_chunks_of_the_prompt_give_equal_bits(isa, shape, length):
     s = sequence(shape, length)
-    whole = run_in_chunks(native_library, shape, isa, s, length)
+    whole = run_in_chunks(shape, isa, s, length)
     for chunk in (1, 7, 100):
-        assert run_in_chunks(native_library, shape, isa, s, chunk).tobytes() == whole.tobytes(), f"chunks of {chunk}"
+        assert run_in_chunks(shape, isa, s, chunk).tobytes() == whole.tobytes(), f"chunks of {chunk}"
 
 
 @pytest.mark.parametrize("shape", INVARIANT_SHAPES, ids=str)
-def test_partials_and_order_of_items_give_equal_bits(native_library, isa, shape):
+def test_partials_and_order_of_items_give_equal_bits(isa, shape):
     s = sequence(shape, 1300)
-    pages = Pages(native_library, shape, isa, 1, len(s))
+    pages = Pages(shape, isa, 1, len(s))
     whole = pages.run([(0, 0, s)])[0]
     assert pages.merges.value == 0
     for begin in (1299, 1290, 1100):
@@ -267,11 +272,11 @@ def test_partials_and_order_of_items_give_equal_bits(native_library, isa, shape)
 
 
 @pytest.mark.parametrize("shape", INVARIANT_SHAPES, ids=str)
-def test_a_request_does_not_depend_on_its_neighbours(native_library, isa, shape):
+def test_a_request_does_not_depend_on_its_neighbours(isa, shape):
     lengths = [300, 1, 16, 47, 513, 5]
     sequences = [sequence(shape, length, seed=i) for i, length in enumerate(lengths)]
-    alone = [Pages(native_library, shape, isa, 1, len(s)).run([(0, 0, s)])[0] for s in sequences]
-    pages = Pages(native_library, shape, isa, len(lengths), max(lengths))
+    alone = [Pages(shape, isa, 1, len(s)).run([(0, 0, s)])[0] for s in sequences]
+    pages = Pages(shape, isa, len(lengths), max(lengths))
     order = [4, 0, 5, 2, 1, 3]  # slots are not in the order of the rows
     together = pages.run([(slot, 0, sequences[slot]) for slot in order], threads=2)
     for slot, result in zip(order, together, strict=True):
@@ -281,10 +286,10 @@ def test_a_request_does_not_depend_on_its_neighbours(native_library, isa, shape)
         assert result.tobytes() == alone[slot][-1:].tobytes()
 
 
-def test_blocks_before_the_window_may_be_the_null_page(native_library, isa):
+def test_blocks_before_the_window_may_be_the_null_page(isa):
     shape = Shape(BF16, 9, 3, window=40)
     s = sequence(shape, 400)
-    pages = Pages(native_library, shape, isa, 1, 400)
+    pages = Pages(shape, isa, 1, 400)
     whole = pages.run([(0, 0, s)])[0]
     pages.table[0, : (399 - 39) // BLOCK] = 0
     assert pages.run([(0, 399, part(s, 399, 400))])[0].tobytes() == whole[399:].tobytes()
@@ -292,21 +297,21 @@ def test_blocks_before_the_window_may_be_the_null_page(native_library, isa):
 
 
 @pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
-def test_later_keys_of_the_tile_do_not_leak_even_when_they_are_not_numbers(native_library, isa, kv_type):
+def test_later_keys_of_the_tile_do_not_leak_even_when_they_are_not_numbers(isa, kv_type):
     shape = Shape(kv_type, 3, 1, 32, 32)
     s = sequence(shape, 40)
-    clean = Pages(native_library, shape, isa, 1, 40).run([(0, 0, s)])[0]
+    clean = Pages(shape, isa, 1, 40).run([(0, 0, s)])[0]
     s.k[30:] = np.nan
-    dirty = Pages(native_library, shape, isa, 1, 40).run([(0, 0, s)])[0]
+    dirty = Pages(shape, isa, 1, 40).run([(0, 0, s)])[0]
     assert dirty[:30].tobytes() == clean[:30].tobytes()
     assert np.isnan(dirty[30:]).all()
 
 
-def test_layout_of_pages(native_library, isa):
+def test_layout_of_pages(isa):
     for kv_type in (F32, BF16):
         shape = Shape(kv_type, 2, 2, 6, 10)
         s = sequence(shape, 20)
-        pages = Pages(native_library, shape, isa, 1, 20)
+        pages = Pages(shape, isa, 1, 20)
         pages.run([(0, 0, s)])
         element = np.dtype(np.float32 if kv_type == F32 else np.uint16)
         for token in range(20):
@@ -323,24 +328,24 @@ def test_layout_of_pages(native_library, isa):
                 assert (v_bits.astype(np.uint32) << 16).view(np.float32).tolist() == bf16(s.v[token]).tolist()
 
 
-def test_blocks_are_zeroed_and_copied_whole(native_library):
+def test_blocks_are_zeroed_and_copied_whole():
     shape = Shape(BF16, 2, 2, 8, 8)
-    pages = Pages(native_library, shape, 0, 1, 40)
+    pages = Pages(shape, 0, 1, 40)
     pages.pages[:] = 7
     arguments, _keep, _out = pages._arguments([(0, 0, sequence(shape, 1))], 1, False)
     size = pages.block_bytes
-    native_library.llmx_test_kv_block(ctypes.byref(arguments), 0, 0, 2)
+    library().llmx_test_kv_block(ctypes.byref(arguments), 0, 0, 2)
     assert [int(pages.pages[i * size : (i + 1) * size].sum()) for i in (1, 2, 3)] == [7 * size, 0, 7 * size]
     pages.pages[3 * size : 4 * size] = np.arange(size, dtype=np.uint8)
-    native_library.llmx_test_kv_block(ctypes.byref(arguments), 1, 3, 2)
+    library().llmx_test_kv_block(ctypes.byref(arguments), 1, 3, 2)
     assert pages.pages[2 * size : 3 * size].tolist() == pages.pages[3 * size : 4 * size].tolist()
     assert int(pages.pages[size]) == 7
 
 
-def test_levels_agree_to_rounding(native_library, isa_levels):
+def test_levels_agree_to_rounding():
     for kv_type, tolerance in ((F32, 2e-5), (BF16, 8e-3)):
         shape = replace(INVARIANT_SHAPES[0], kv_type=kv_type)
         s = sequence(shape, 300)
-        results = [Pages(native_library, shape, isa, 1, 300).run([(0, 0, s)])[0] for isa in isa_levels]
+        results = [Pages(shape, isa, 1, 300).run([(0, 0, s)])[0] for isa in LEVELS]
         for other in results[1:]:
             assert np.abs(other - results[0]).max() < tolerance

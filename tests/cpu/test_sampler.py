@@ -14,12 +14,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+
 from llmx.batch import Status
 from llmx.sample import reference
 from llmx.sample.params_rows import SamplingRow
 from llmx.sample.philox import uniform
+from llmx_cpu.native import ISA_NAMES, best_isa, library, pointer
 
 EDGE = 1e-6
+LEVELS = range(ISA_NAMES.index(best_isa()) + 1)
 NO_TOKENS = np.empty(0, dtype=np.int32)
 
 
@@ -65,15 +68,11 @@ class Drawn:
     rank: int
 
 
-def address(array: np.ndarray | None) -> int | None:
-    return None if array is None else array.ctypes.data
-
-
 class NativeSampler:
     """Samples cases in one call; each gets a slot of its own."""
 
-    def __init__(self, library, open_slots, isa: int):
-        self._library, self._open_slots, self.isa = library, open_slots, isa
+    def __init__(self, open_slots, isa: int):
+        self._open_slots, self.isa = open_slots, isa
 
     def sample(self, cases: Sequence[Case], width: int = 0) -> list[Drawn]:
         table = self._open_slots(len(cases), (1,))
@@ -86,18 +85,16 @@ class NativeSampler:
             for token in case.history[case.prompt_len :]:
                 table.append(i, int(token))
             rows[i] = TestSample(
-                address(case.logits), address(case.mask), address(case.ids), address(lp_ids[i]), address(rank[i:]), address(lp[i]),
+                pointer(case.logits), pointer(case.mask), pointer(case.ids), pointer(lp_ids[i]), pointer(rank[i:]), pointer(lp[i]),
                 len(case.history), i, case.top, 0 if case.ids is None else len(case.ids), width, -7, 7,
             )  # fmt: skip
-        self._library.llmx_test_sample(self.isa, table.pointer, rows, len(cases), len(cases[0].logits))
+        library().llmx_test_sample(self.isa, table.pointer, rows, len(cases), len(cases[0].logits))
         return [Drawn(row.token, row.status, lp_ids[i], lp[i], int(rank[i])) for i, row in enumerate(rows)]
 
 
-@pytest.fixture(params=[0, 1, 2], ids=["portable", "avx2", "avx512"])
-def sampler(request, native_library, open_slots, isa_levels):
-    if request.param not in isa_levels:
-        pytest.skip("this machine cannot run that level")
-    return NativeSampler(native_library, open_slots, request.param)
+@pytest.fixture(params=LEVELS, ids=[ISA_NAMES[i] for i in LEVELS])
+def sampler(request, open_slots):
+    return NativeSampler(open_slots, request.param)
 
 
 def ids(*values: int) -> np.ndarray:
@@ -231,18 +228,18 @@ def test_logprobs_of_samples(sampler, vocab, top):
         assert np.isneginf(drawn.lp[n:]).all()
 
 
-def test_logprobs_of_rows_whose_next_token_is_known(native_library, isa_levels):
+def test_logprobs_of_rows_whose_next_token_is_known():
     rng = np.random.default_rng(8)
     vocab, top = 1003, 4
-    for isa in isa_levels:
+    for isa in LEVELS:
         rows = [random_logits(rng, vocab) for _ in range(12)]
         rows[5][7] = np.nan
         following = rng.integers(vocab, size=12)
         out_ids, out_lp, out_rank = np.zeros((12, top + 2), np.int32), np.zeros((12, top + 2), np.float32), np.zeros(12, np.int32)
         tests = (TestScore * 12)()
         for i, values in enumerate(rows):
-            tests[i] = TestScore(address(values), address(out_ids[i]), address(out_rank[i:]), address(out_lp[i]), int(following[i]), top, top + 2, 9)
-        native_library.llmx_test_score(isa, tests, 12, vocab)
+            tests[i] = TestScore(pointer(values), pointer(out_ids[i]), pointer(out_rank[i:]), pointer(out_lp[i]), int(following[i]), top, top + 2, 9)
+        library().llmx_test_score(isa, tests, 12, vocab)
         for i, values in enumerate(rows):
             if i == 5:
                 assert tests[i].status == Status.NAN
@@ -296,8 +293,8 @@ def test_tiny_temperatures_and_wide_logits_stay_finite(sampler):
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 20}, {"top_p": 0.9}, {"top_k": 60, "top_p": 0.8, "min_p": 0.02}])
-def test_frequencies_follow_the_reference_distribution(native_library, open_slots, isa_levels, options):
-    sampler = NativeSampler(native_library, open_slots, isa_levels[-1])
+def test_frequencies_follow_the_reference_distribution(open_slots, options):
+    sampler = NativeSampler(open_slots, LEVELS[-1])
     rng = np.random.default_rng(6)
     values = (rng.normal(size=80) * 1.5).astype(np.float32)
     row = SamplingRow(temperature=0.9, seed=21, **options)

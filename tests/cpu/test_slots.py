@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from llmx.batch import EMPTY_I32, Joined
 from llmx.sample.params_rows import SamplingRow
 

@@ -96,7 +96,7 @@ def test_it_serves(fresh: Path) -> None:
 
 def ask(url: str, process: subprocess.Popen[bytes]) -> dict:
     """The server's answer to one question, once it is there."""
-    question = {"model": "smollm2-135m-instruct", "messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
+    question = {"model": "smollm2-135m-instruct", "messages": [{"role": "user", "content": "Which city is the capital of France?"}], "temperature": 0}
     request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(question).encode(), {"Content-Type": "application/json"})
     deadline = time.monotonic() + HANG_S
     while True:

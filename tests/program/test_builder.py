@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tiny import empty, llama
 
 from llmx.errors import ProgramError
 from llmx.kv.spec import KVSpec
 from llmx.program.attrs import AttnSpec, QkvSpec
 from llmx.program.builder import E, ModelBuilder, N, R, T, part
 from llmx.program.ops import ActKey, QuantKey, Region, Sym, SymDiv, Transform
+from tests.program.tiny import empty, llama
 
 
 def test_values_have_fresh_ids_and_shapes_from_the_rules() -> None:

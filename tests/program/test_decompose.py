@@ -3,73 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paper import falcon_h1, qwen3_next
-from tiny import LLAMA, empty, llama
 
 from llmx.program.attrs import QkvSpec, RopeSpec
 from llmx.program.builder import T
 from llmx.program.kinds import core_registry
-from llmx.program.ops import Op, Program, Value
+from llmx.program.ops import Value
 from llmx.program.passes.decompose import decompose
 from llmx.program.verify import verify
+from tests.program.paper import falcon_h1, qwen3_next
+from tests.program.reference import Interpreter, rms, rotate, silu
+from tests.program.tiny import LLAMA, empty, llama
 
 ROWS = 5
-
-
-def rms(x: np.ndarray, eps: float) -> np.ndarray:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
-
-
-def rotate(x: np.ndarray, positions: np.ndarray, spec: RopeSpec) -> np.ndarray:
-    """x [T, heads, D]; pairs (i, i + n/2) or (2i, 2i + 1) of the first n = rotary_dim elements."""
-    n = spec.rotary_dim
-    angle = positions[:, None, None] * spec.theta ** (-np.arange(0, n, 2) / n)
-    first, second = (slice(0, n // 2), slice(n // 2, n)) if spec.style == "neox" else (slice(0, n, 2), slice(1, n, 2))
-    a, b, out = x[..., first], x[..., second], x.copy()
-    out[..., first], out[..., second] = a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)
-    return out
-
-
-def silu(x: np.ndarray) -> np.ndarray:
-    return x / (1 + np.exp(-x))
-
-
-def run(op: Op, ins: list[np.ndarray], weights: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """One primitive in float64."""
-    a: Any = op.attrs
-    w = {role: weights[parts[0].weight.name] for role, parts in op.weights.items()}
-    x = ins[0]
-    if op.kind == "split":
-        return np.split(x, np.cumsum(a.sizes)[:-1], axis=-1)
-    if op.kind == "norm":
-        cut = x.reshape(*x.shape[:-1], a.groups, -1)
-        return [rms(cut, a.eps).reshape(x.shape) * (w["w"] + a.offset if w else 1.0)]
-    simple = {
-        "view": lambda: x.reshape([ROWS if d == T else d for d in op.outs[0].shape]),
-        "act": lambda: silu(x),
-        "mul": lambda: x * ins[1],
-        "clip": lambda: np.clip(x, -a.value, a.value),
-        "rope": lambda: rotate(x, ins[1], a.spec),
-        "position_scale": lambda: x * (1 + a.scale * np.log(1 + np.floor((ins[1] + 1) / a.floor)))[:, None, None],
-    }
-    return [simple[op.kind]()]
-
-
-def evaluate(program: Program, inputs: dict[str, np.ndarray], weights: dict[str, np.ndarray]) -> dict[int, np.ndarray]:
-    values = {v.id: inputs[name] for name, v in program.inputs.items()}
-    for op in program.ops:
-        if op.kind != "output":
-            results = run(op, [values[v.id] for v in op.ins if v is not None], weights)
-            for out, result in zip(op.outs, results, strict=True):
-                assert result.shape == tuple(ROWS if d == T else d for d in out.shape)
-                values[out.id] = result
-    return values
 
 
 def meaning(s: QkvSpec, x: np.ndarray, positions: np.ndarray, weights: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -145,7 +95,7 @@ def test_qkv_prep_means_its_primitives(spec: QkvSpec, seed: int) -> None:
     verify(replace(b.model.build(), programs={"main": program}))
     weights = {p.weight.name: rng.normal(size=p.weight.shape) for p in program.parts()}
     rows, at = rng.normal(size=(ROWS, width)), rng.integers(0, 50, ROWS)
-    values = evaluate(program, {"x": rows, "positions": at}, weights)
+    values = Interpreter(weights).values(program, {"x": rows, "positions": at})
     for out, want in zip(outs, meaning(spec, rows, at, weights), strict=True):
         np.testing.assert_allclose(values[out.id], want, rtol=1e-12, atol=1e-12)
 
@@ -156,7 +106,7 @@ def test_act_mul_means_act_of_gate_times_up() -> None:
     program = decompose(b.build(), core_registry())
     x = np.random.default_rng(1).normal(size=(ROWS, 12))
     assert [op.kind for op in program.ops] == ["split", "act", "mul"]
-    np.testing.assert_allclose(evaluate(program, {"x": x}, {})[out.id], silu(x[:, :6]) * x[:, 6:])
+    np.testing.assert_allclose(Interpreter({}).values(program, {"x": x})[out.id], silu(x[:, :6]) * x[:, 6:])
 
 
 @pytest.mark.parametrize("after", [True, False])
@@ -171,7 +121,7 @@ def test_a_gated_norm_multiplies_by_silu_of_the_gate(after: bool) -> None:
         return rms(y.reshape(ROWS, 3, 4), 1e-5).reshape(ROWS, 12) * w
 
     want = grouped(x) * silu(z) if after else grouped(x * silu(z))
-    np.testing.assert_allclose(evaluate(program, {"x": x, "z": z}, {"n.weight": w})[out.id], want)
+    np.testing.assert_allclose(Interpreter({"n.weight": w}).values(program, {"x": x, "z": z})[out.id], want)
 
 
 def test_whole_models_verify_after_decomposition() -> None:

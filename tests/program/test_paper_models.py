@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 transformers = pytest.importorskip("transformers")
 
-from paper import bert, deepseek_v3, eagle3, falcon_h1, gemma3n, gptj, olmo2, qwen2_5_vl, qwen3_moe, qwen3_next, whisper  # noqa: E402
-from paper.coverage import check_coverage  # noqa: E402
-from paper.oracle import make_config, parameters  # noqa: E402
-
 from llmx.models.llama import build_llama  # noqa: E402
 from llmx.program.kinds import core_registry  # noqa: E402
-from llmx.program.ops import Model  # noqa: E402
+from llmx.program.ops import Model, Part, Transform  # noqa: E402
 from llmx.program.verify import verify  # noqa: E402
+from tests.program.paper import bert, deepseek_v3, eagle3, falcon_h1, gemma3n, gptj, olmo2, qwen2_5_vl, qwen3_moe, qwen3_next, whisper  # noqa: E402
+from tests.program.paper.coverage import check_coverage  # noqa: E402
+from tests.program.paper.oracle import make_config, parameters  # noqa: E402
 
 Build = Callable[[dict[str, Any]], Model]
 GEMMA3N = {
@@ -33,7 +33,12 @@ CASES: dict[str, tuple[Build, str, str, dict[str, Any]]] = {
     "qwen2": (build_llama, "Qwen2Config", "Qwen2ForCausalLM", {"use_sliding_window": True, "max_window_layers": 3}),
     "qwen3": (build_llama, "Qwen3Config", "Qwen3ForCausalLM", {}),
     "deepseek-v3": (deepseek_v3.build, "DeepseekV3Config", "DeepseekV3ForCausalLM", {"num_hidden_layers": 5, "n_routed_experts": 16}),
-    "deepseek-v3-full-q": (deepseek_v3.build, "DeepseekV3Config", "DeepseekV3ForCausalLM", {"q_lora_rank": None, "num_hidden_layers": 4, "n_routed_experts": 16}),
+    "deepseek-v3-full-q": (
+        deepseek_v3.build,
+        "DeepseekV3Config",
+        "DeepseekV3ForCausalLM",
+        {"q_lora_rank": None, "num_hidden_layers": 4, "n_routed_experts": 16},
+    ),
     "falcon-h1": (falcon_h1.build, "FalconH1Config", "FalconH1ForCausalLM", {}),
     "falcon-h1-normed": (falcon_h1.build, "FalconH1Config", "FalconH1ForCausalLM", {"mamba_rms_norm": True, "mamba_proj_bias": True, "num_hidden_layers": 2}),
     "whisper": (whisper.build, "WhisperConfig", "WhisperForConditionalGeneration", {}),
@@ -88,3 +93,46 @@ def test_a_fixed_head_scale_is_yarns_twice() -> None:
     spec = next(op.attrs.spec for op in deepseek_v3.build(config).programs["main"].ops if op.kind == "mla")
     assert spec.scale == pytest.approx(192**-0.5 * 1.36888794541139**2)  # 0.1 ln 40 + 1
     assert spec.rope.scaling == "yarn" and spec.rope.style == "gptj"
+
+
+def drop_last_weight(model: Model) -> Model:
+    main = model.programs["main"]
+    return replace(model, programs={"main": replace(main, ops=main.ops[:-2])})
+
+
+def edit_experts(role: str, parts: Callable[[tuple[Part, ...]], tuple[Part, ...]]) -> Callable[[Model], Model]:
+    def edit(model: Model) -> Model:
+        main = model.programs["main"]
+        ops = [replace(op, weights={**op.weights, role: parts(op.weights[role])}) if op.kind == "moe_experts" else op for op in main.ops]
+        return replace(model, programs={"main": replace(main, ops=tuple(ops))})
+
+    return edit
+
+
+def rename(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    return (replace(parts[0], weight=replace(parts[0].weight, name="ghost")), *parts[1:])
+
+
+def overlap(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The first expert's part reaches one row too far."""
+    w = parts[0].weight
+    row, cut = w.transforms
+    longer = replace(w, shape=(w.shape[0] + 1, w.shape[1]), transforms=(row, Transform("slice_rows", (0, cut.args[1] + 1))))
+    return (replace(parts[0], weight=longer), *parts[1:])
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (drop_last_weight, "parameters not used: \\['lm_head.weight'\\]"),
+        (edit_experts("down", rename), "the checkpoint has no tensor ghost"),
+        (edit_experts("up", lambda parts: parts[1:]), "gate_up_proj: rows are used 0 to 1 times"),
+        (edit_experts("gate", overlap), "gate_up_proj: rows are used 1 to 2 times"),
+    ],
+)
+def test_the_coverage_check_finds_planted_faults(fault: Callable[[Model], Model], why: str) -> None:
+    config = make_config("Qwen3MoeConfig", num_hidden_layers=1, num_local_experts=8)
+    model, stored = qwen3_moe.build(config.to_dict()), parameters("Qwen3MoeForCausalLM", config)
+    check_coverage(model, *stored)
+    with pytest.raises(AssertionError, match=why):
+        check_coverage(fault(model), *stored)

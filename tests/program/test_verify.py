@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from paper import eagle3, whisper
-from tiny import LLAMA, empty, llama
 
 from llmx.errors import ProgramError
 from llmx.kv.spec import KVSpec
-from llmx.program.attrs import AttentionAttrs, NoAttrs, NormAttrs, OutputAttrs, RecurrentAttrs, RecurrentSpec, ScalarAttrs
+from llmx.program.attrs import AttentionAttrs, NoAttrs, NormAttrs, OutputAttrs, QkvAttrs, RecurrentAttrs, RecurrentSpec, RopeSpec, ScalarAttrs
 from llmx.program.builder import R, T
 from llmx.program.ops import Model, Op, Part, Program, QuantKey, Region, State, Value
 from llmx.program.verify import verify
+from tests.program.paper import eagle3, whisper
+from tests.program.tiny import LLAMA, empty, llama
 
 STATE = "layers.0.attn"
 EMBED, NORM, QKV, PREP, WRITE, ATTN, O_PROJ, ADD = range(8)  # ops of the tiny Llama's first layer
@@ -133,6 +133,10 @@ FAULTS: dict[str, tuple[Callable[[Model], Model], str]] = {
     "attrs class": (edit(NORM, attrs=NoAttrs()), "attrs are NoAttrs; NormAttrs is wanted"),
     "attrs value": (edit(NORM, attrs=NormAttrs("batch", 1e-5)), "NormAttrs.kind is 'batch'; known: rms, layer, l2"),  # type: ignore[arg-type]
     "spec value": (edit_spec(mask="diagonal"), "AttnSpec.mask is 'diagonal'; known: causal"),
+    "spec inside a spec": (
+        lambda m: edit(PREP, attrs=QkvAttrs(replace(m.programs["main"].ops[PREP].attrs.spec, rope=RopeSpec("llama", 16, 1e4))))(m),  # type: ignore[arg-type]
+        "RopeSpec.style is 'llama'; known: neox, gptj",
+    ),
     "shape rule": (edit(QKV, ins=(Value(2, (R,), "i32"),)), r"op 2 \(linear in layer.0.attn\): input 0 \(x\) is i32"),
     "part rows": (edit_part(rows=32), r"q_proj.weight has shape \[64, 64\]; \[32, 64\] is wanted"),
     "part split": (edit_part(split="rows"), "has split 'rows'; known: heads"),
@@ -160,7 +164,7 @@ FAULTS: dict[str, tuple[Callable[[Model], Model], str]] = {
     "chunk": (edit_state(kind="chunked", window=8), "attention has chunk None, the pages 8"),
     "attention heads": (edit_spec(v_head_dim=8), r"v has shape \[T, 2, 16\]; \[T, 2, 8\] is wanted"),
     "attention of other pages": (lambda m: edit(ATTN, ins=(m.programs["main"].ops[ATTN].ins[0],))(edit_spec(cross=True)(m)), "cross is True"),
-    "region left": (move(ADD, ADD + 1), "its region was left before; the ops of a region lie together"),
+    "region left": (edit(NORM, region=Region("layer", 0, "mlp")), "its region was left before; the ops of a region lie together"),
     "unused result": (again(O_PROJ), r"op 7 \(linear in layer.0.attn\): no op uses its results"),
     "unused input": (add_input, "no op uses input 'unused'"),
     "result named twice": (lambda m: with_ops(m, [*m.programs["main"].ops, m.programs["main"].ops[-1]]), "result 'logits' is named twice"),
@@ -197,7 +201,7 @@ def test_a_cross_state_is_read_by_another_program_than_its_owner() -> None:
 
 
 def test_programs_of_one_model_agree_on_shared_weights() -> None:
-    small = {**LLAMA, "num_hidden_layers": 6}
+    small = {**LLAMA, "num_hidden_layers": 8}
     model = eagle3.build(small, {**LLAMA, "draft_vocab_size": 100})
     verify(model)
     draft = model.programs["draft"]

@@ -89,6 +89,7 @@ class FakeEngine:
     start_delay_s: float = 0.0
     tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
     chat_template: PlainTemplate = field(default_factory=PlainTemplate)
+    sampling_defaults: dict[str, Any] = field(default_factory=dict)
     alive: bool = True
     closed: bool = False
     aborted: list[str] = field(default_factory=list)
@@ -131,6 +132,8 @@ class FakeEngine:
             await asyncio.sleep(self.delay_s)
             if self.gate:
                 await self.gate.wait()
+            if self.closed:
+                raise EngineDead("the engine was closed")
             if self.fail_at == number:
                 raise self.error
             outputs = [writer.step(self.chunk) for writer in writers]

@@ -54,6 +54,14 @@ async def test_every_field_reaches_the_engine(client: httpx.AsyncClient, engine:
 
 
 @pytest.mark.parametrize("path", ROUTES)
+async def test_the_models_defaults_fill_what_is_left_out(client: httpx.AsyncClient, engine: FakeEngine, path: str) -> None:
+    engine.sampling_defaults = {"temperature": 0.25, "top_k": 5}
+    await post(client, path)
+    await post(client, path, temperature=0.75)
+    assert [(params.temperature, params.top_k) for params in engine.params] == [(0.25, 5), (0.75, 5)]
+
+
+@pytest.mark.parametrize("path", ROUTES)
 async def test_zero_is_a_value_and_null_is_none(client: httpx.AsyncClient, engine: FakeEngine, path: str) -> None:
     await post(client, path, temperature=0, top_k=0, min_p=0, presence_penalty=0, seed=0, min_tokens=0)
     assert engine.params[0].temperature == 0 and engine.params[0].seed == 0

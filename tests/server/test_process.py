@@ -132,6 +132,8 @@ def test_drain_timeout_and_second_signal_cut_what_still_runs() -> None:
             assert (code, out.strip()) == (0, "aborted 1 closed True")
             assert time.monotonic() - start < 15
             thread.join(20)
+            if signals == 1:  # the client is told
+                assert '"code":"engine_dead"' in seen[-2] and seen[-1] == "data: [DONE]"
 
 
 def test_loading_answers_503_and_a_failed_start_ends_the_process() -> None:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from llmx.batch import Status
 from llmx.sample import reference
 from llmx.sample.params_rows import SamplingRow
@@ -102,7 +103,8 @@ def test_presence_and_frequency_read_only_what_was_generated():
 
 
 def test_ids_outside_the_vocabulary_are_ignored():
-    row = SamplingRow(repetition_penalty=2.0, presence_penalty=1.0, bias_ids=ids(1, 9), bias=logits(1, 1), allowed_ids=ids(0, 1, 9), min_tokens=9, stop_ids=ids(7))
+    penalties = {"repetition_penalty": 2.0, "presence_penalty": 1.0}
+    row = SamplingRow(**penalties, bias_ids=ids(1, 9), bias=logits(1, 1), allowed_ids=ids(0, 1, 9), min_tokens=9, stop_ids=ids(7))
     assert reference.process(logits(2, 2), row, ids(-1, 5, 0), 1).tolist() == [0, 3]
 
 

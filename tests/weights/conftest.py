@@ -94,12 +94,17 @@ def hf_config(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def write_hf(tmp_path: Path) -> Callable[..., Path]:
-    """write_hf(shards=1, dtype="bfloat16", tensors={name: array} | None, **config changes) -> directory of a tiny llama checkpoint."""
+    """write_hf(shards=1, dtype="bfloat16", tensors={name: array} | None, **config changes) -> directory of a tiny llama checkpoint.
+
+    bools: names of boolean buffers beside the weights.
+    """
     from safetensors import TensorSpec, serialize_file
 
     from llmx.weights.names import canonical_name
 
-    def write(shards: int = 1, dtype: str = "bfloat16", tensors: dict[str, np.ndarray] | None = None, folder: str = "hf", **changes: Any) -> Path:
+    def write(
+        shards: int = 1, dtype: str = "bfloat16", tensors: dict[str, np.ndarray] | None = None, folder: str = "hf", bools: tuple[str, ...] = (), **changes: Any
+    ) -> Path:
         directory = tmp_path / folder
         directory.mkdir()
         (directory / "config.json").write_text(json.dumps(hf_config(**changes)))
@@ -108,6 +113,8 @@ def write_hf(tmp_path: Path) -> Callable[..., Path]:
         kind = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}[dtype]
         raw = {name: np.ascontiguousarray(gguf.quants.quantize(values, gguf.GGMLQuantizationType[kind.upper()])) for name, values in tensors.items()}
         encoded = {name: TensorSpec(dtype=dtype, shape=tensors[name].shape, data_ptr=data.ctypes.data, data_len=data.nbytes) for name, data in raw.items()}
+        mask = np.ones(4, np.uint8)
+        encoded |= {name: TensorSpec(dtype="bool", shape=(4,), data_ptr=mask.ctypes.data, data_len=4) for name in bools}
         if shards == 1:
             serialize_file(encoded, str(directory / "model.safetensors"))
             return directory

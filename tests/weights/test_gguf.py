@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from llmx.errors import ModelError
 from llmx.weights.gguf import GgufFile
 from llmx.weights.gguf_source import GgufSource
@@ -211,9 +212,7 @@ def split(write_gguf: WriteGguf, folder: Path, count: int) -> list[Path]:
     for index in range(count):
         path = folder / f"part-{index + 1:05d}-of-{count:05d}.gguf"
         if index == 0:
-            path = write_gguf(
-                path.name, tensors={}, extra={"split.no": 0, "split.count": count, "split.tensors.count": len(whole.tensors)}
-            )
+            path = write_gguf(path.name, tensors={}, extra={"split.no": 0, "split.count": count, "split.tensors.count": len(whole.tensors)})
         else:
             writer = gguf.GGUFWriter(path, "llama")
             writer.add_uint16("split.no", index), writer.add_uint16("split.count", count)
@@ -222,3 +221,12 @@ def split(write_gguf: WriteGguf, folder: Path, count: int) -> list[Path]:
             writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file(), writer.close()
         paths.append(path)
     return paths
+
+
+def test_types_that_are_no_weights_are_named_when_used(write_gguf: WriteGguf) -> None:
+    path = write_gguf()
+    content = path.read_bytes()
+    at = content.index(b"output_norm.weight") + len("output_norm.weight") + 4 + 8  # dimensions: count, one size; then the type
+    path.write_bytes(content[:at] + struct.pack("<I", 26) + content[at + 4 :])
+    with pytest.raises(ModelError, match="model.gguf: tensor 'output_norm.weight': 'i32' is no weight format"):
+        GgufSource(str(path)).quant("model.norm.weight")

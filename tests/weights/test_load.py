@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from llmx.config import ModelConfig
 from llmx.errors import ConfigError, ModelError
 from llmx.models.load import load_model, read_model_info
@@ -101,7 +102,18 @@ def test_unknown_architecture_names_file_and_nearest(write_hf: WriteHf) -> None:
         load_model(ModelConfig(str(directory)))
 
 
-@pytest.mark.parametrize("changes", [{"architectures": ..., "model_type": ...}, {"hidden_size": "64"}, {"num_hidden_layers": 0}, {"vocab_size": ...}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"architectures": ..., "model_type": ...},
+        {"hidden_size": "64"},
+        {"num_hidden_layers": 0},
+        {"num_hidden_layers": 10**9},
+        {"vocab_size": ...},
+        {"head_dim": 15},
+        {"num_key_value_heads": 3},
+    ],
+)
 def test_a_senseless_configuration_is_refused_with_its_file(write_hf: WriteHf, changes: dict) -> None:
     directory = write_hf(**changes)
     with pytest.raises(ModelError, match=str(directory)):
@@ -132,7 +144,7 @@ def test_rotary_buffers_are_ignored_and_a_tied_head_is_warned_of(write_hf: Write
     tensors = {canonical_name(name): values for name, (values, _) in tiny_tensors.items()}
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(8, np.float32)
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
-    loaded = load_model(ModelConfig(str(write_hf(tensors=tensors))))
+    loaded = load_model(ModelConfig(str(write_hf(tensors=tensors, bools=("model.layers.1.self_attn.rotary_emb.inv_freq",)))))
     assert len(loaded.warnings) == 1 and "lm_head.weight" in loaded.warnings[0]
 
 
@@ -154,3 +166,27 @@ def test_another_tokenizer(write_hf: WriteHf, write_gguf: WriteGguf, tmp_path: P
     assert read_model_info(ModelConfig(source, tokenizer=str(other))).tokenizer.gguf["tokenizer.ggml.model"] == "gpt2"
     with pytest.raises(ConfigError, match="tokenizer is 'nowhere'"):
         read_model_info(ModelConfig(source, tokenizer="nowhere"))
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+def test_families_of_gguf(write_gguf: WriteGguf, tiny_tensors: dict, architecture: str) -> None:
+    """Qwen 2 has biases on q, k and v, Qwen 3 norms of q and k; their rows lie as in Hugging Face files. None is tied here."""
+    tensors = tiny_tensors | {"output.weight": (np.full((96, 64), 0.5, np.float32), "q8_0")}
+    for layer in range(2):
+        parts = {"qwen2": ("attn_q.bias", "attn_k.bias", "attn_v.bias"), "qwen3": ("attn_q_norm.weight", "attn_k_norm.weight"), "llama": ()}[architecture]
+        sizes = {"attn_q.bias": 64, "attn_k.bias": 32, "attn_v.bias": 32, "attn_q_norm.weight": 16, "attn_k_norm.weight": 16}
+        tensors |= {f"blk.{layer}.{part}": (np.arange(sizes[part], dtype=np.float32), "f32") for part in parts}
+    loaded = load_model(ModelConfig(str(write_gguf(tensors=tensors, architecture=architecture))))
+    refs = list(loaded.bundle.model.weights().values())
+    assert len(refs) == len(tensors) and loaded.hf_config["tie_word_embeddings"] is False
+    assert {ref.name for ref in refs if ref.transforms} == (
+        {f"model.layers.{i}.self_attn.{p}_proj.weight" for i in range(2) for p in "qk"} if architecture == "llama" else set()
+    )
+    for ref in refs:
+        assert loaded.bundle.weights.get(ref).shape == ref.shape
+
+
+def test_nothing_is_read_twice_or_copied_at_load(write_gguf: WriteGguf) -> None:
+    bundle = load_model(ModelConfig(str(write_gguf()))).bundle
+    views = [bundle.weights.get(ref).data for ref in bundle.model.weights().values() if not ref.transforms]
+    assert views and all(not view.flags.owndata and not view.flags.writeable for view in views)

@@ -8,6 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+
 from llmx.errors import ModelError
 from llmx.weights.gguf_source import GgufSource
 from llmx.weights.names import GGUF_ARCHITECTURES, canonical_name, rows_are_pairs

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from llmx.errors import ModelError
 from llmx.program.ops import ActKey
 from llmx.weights.host_tensor import BLOCK_BYTES, HostTensor

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from llmx.errors import ModelError
 from llmx.weights.sources import EMBEDDED, locate, open_checkpoint
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from llmx.errors import ModelError
 from llmx.program.ops import Transform, WeightRef
 from llmx.weights.quant import dequantize, quant_key, quantize

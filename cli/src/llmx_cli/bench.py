@@ -41,7 +41,7 @@ def throughput(
     if as_json:
         typer.echo(json.dumps(result, indent=2))
         return
-    typer.echo(f"model       {result['model']} on {result['platform']} ({result['device']}, {result['threads']} threads)")
+    typer.echo(f"model       {result['model']} on {result['platform']} ({result['device']}), threads: {result['threads']}")
     typer.echo(f"requests    {num_prompts} x ({input_len} prompt + {output_len} generated) tokens in {result['elapsed_time']:.2f} s")
     typer.echo(f"throughput  {result['requests_per_second']:.2f} requests/s, {result['tokens_per_second']:.1f} tokens/s in all, ", nl=False)
     typer.echo(f"{result['output_tokens_per_second']:.1f} generated tokens/s")

@@ -54,7 +54,7 @@ def _print_kernels(program: str, rows: list[ExplainRow]) -> None:
     for row in rows:
         groups.setdefault((row.spec, row.provider, row.target, row.abi, row.forced, row.rejected), []).append(row)
     typer.secho(f"\nkernels of {program}: {len(rows)} choices, {len(groups)} distinct", bold=True)
-    table = [(f"{len(same)}x", same[0].spec, same[0].provider + (" (forced)" if same[0].forced else ""), same[0].abi, same[0].target) for same in groups.values()]
+    table = [(f"{len(same)}x", row.spec, row.provider + " (forced)" * row.forced, row.abi, row.target) for same in groups.values() for row in same[:1]]
     print_table(("", "op", "provider", "abi", "kernel"), table)
     typer.secho("\nnot taken", bold=True)
     refused = [(same[0].spec, *rejection) for same in groups.values() for rejection in same[0].rejected]

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from llmx_cli import bench, chat, complete, explain, platforms, serve, version
-from llmx_cli.errors import report
+from llmx_cli.errors import FAILED, report
 
 __all__ = ["app", "run"]
 
@@ -49,7 +49,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of our output has gone (`llmx explain ... | head`). Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return FAILED
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except Exception as error:  # noqa: BLE001  the border to the user: nothing may end in a bare traceback

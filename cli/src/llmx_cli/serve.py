@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -26,24 +27,33 @@ def serve(settings: Settings) -> None:
 
     config, changes = settings.resolve()
     sock = bind(config.server.host, config.server.port)  # first: a port in use is told before anything loads
+    import asyncio
+    import logging
+
     from llmx.engine.async_engine import AsyncEngine
 
+    signal.signal(signal.SIGTERM, _leave)  # until the server has its own handlers: no engine process may be left behind
     engine = AsyncEngine.launch(config, changes)
     try:
-        import asyncio
-        import logging
-
         from llmx_server.lifecycle import serve as serve_http
+    except BaseException:
+        engine.kill()
+        asyncio.run(engine.close())
+        raise
+    logging.basicConfig(level=config.server.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
 
-        logging.basicConfig(level=config.server.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    def on_ready(url: str) -> None:
+        _show_progress("", 0.0)
+        typer.echo(_summary(engine.info, changes, url, guarded=bool(config.server.api_keys)))
 
-        def on_ready(url: str) -> None:
-            _show_progress("", 0.0)
-            typer.echo(_summary(engine.info, changes, url, guarded=bool(config.server.api_keys)))
-
+    try:
         asyncio.run(serve_http(engine, config, sock=sock, on_ready=on_ready, on_progress=_show_progress))
     finally:
-        engine.kill()  # whatever happened: no process is left behind
+        engine.kill()  # serve_http has closed it; this is for an end so early that it could not
+
+
+def _leave(number: int, frame: object) -> None:
+    raise SystemExit(0)
 
 
 def _show_progress(what: str, fraction: float) -> None:

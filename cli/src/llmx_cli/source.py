@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmx.errors import LlmxError, RequestError
@@ -22,9 +20,9 @@ _TIMEOUT_S = 600  # without a byte from the server
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What a user may say about sampling. max_tokens None: until the model stops or the context is full."""
+    """What a user may say about sampling. temperature None: the model's own; max_tokens None: until the model stops or the context is full."""
 
-    temperature: float = 0.7
+    temperature: float | None = None
     max_tokens: int | None = None
 
 
@@ -73,9 +71,10 @@ class LocalSource:
         self._llm.close()
 
     def _stream(self, prompt: list[int], sampling: Sampling) -> Iterator[str]:
-        from llmx.sampling_params import SamplingParams
-
-        for output in self._llm.stream(prompt, SamplingParams(temperature=sampling.temperature, max_tokens=sampling.max_tokens)):
+        params = replace(self._llm.get_default_sampling_params(), max_tokens=sampling.max_tokens)
+        if sampling.temperature is not None:
+            params = replace(params, temperature=sampling.temperature)
+        for output in self._llm.stream(prompt, params):
             (answer,) = output.outputs
             if answer.error:
                 raise LlmxError(answer.error)
@@ -111,7 +110,9 @@ class RemoteSource:
         return str(models[0]["id"])
 
     def _stream(self, path: str, body: dict[str, Any], sampling: Sampling) -> Iterator[dict[str, Any]]:
-        asked = {"model": self._model, "stream": True, "temperature": sampling.temperature, **body}
+        asked = {"model": self._model, "stream": True, **body}
+        if sampling.temperature is not None:
+            asked["temperature"] = sampling.temperature
         if sampling.max_tokens is not None:
             asked["max_tokens"] = sampling.max_tokens
         with self._open(path, json.dumps(asked).encode()) as response:
@@ -125,6 +126,9 @@ class RemoteSource:
                 yield from event.get("choices", [])[:1]
 
     def _open(self, path: str, body: bytes | None) -> Any:
+        import urllib.error  # 30 ms that other commands need not pay
+        import urllib.request
+
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {self._api_key}"} if self._api_key else {})}
         try:
             return urllib.request.urlopen(urllib.request.Request(self._url + path, body, headers), timeout=_TIMEOUT_S)

@@ -7,15 +7,18 @@ raises RequestError that names field, value and range. NaN and infinity are neve
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from llmx.errors import RequestError
 
-__all__ = ["MAX_N", "MAX_STOP_STRINGS", "SamplingParams"]
+__all__ = ["MAX_N", "MAX_STOP_STRINGS", "REPETITION_RANGE", "SamplingParams", "sampling_defaults"]
 
 MAX_STOP_STRINGS = 16  # OpenAI's limit of 4 is checked by the OpenAI routes; offline use may have more
 MAX_N = 128
+REPETITION_RANGE = (0.01, 100.0)  # logits are divided by it: past these float32 logits overflow
+_DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 @dataclass(slots=True, frozen=True)
@@ -66,7 +69,7 @@ class SamplingParams:
         _real("min_p", self.min_p, 0.0, 1.0)
         _real("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _real("repetition_penalty", self.repetition_penalty, 0.0, math.inf, open_low=True)
+        _real("repetition_penalty", self.repetition_penalty, *REPETITION_RANGE)
         _whole("n", self.n, 1, MAX_N)
         _whole("top_k", self.top_k, -1, None)
         _whole("min_tokens", self.min_tokens, 0, None)
@@ -109,6 +112,11 @@ class SamplingParams:
     def greedy(self) -> bool:
         """True when the most likely token is always taken."""
         return self.temperature == 0.0
+
+
+def sampling_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of SamplingParams fields that a model brings in its generation_config.json; null and other entries are left out."""
+    return {name: generation[name] for name in _DEFAULTED if generation.get(name) is not None}
 
 
 def _real(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:

@@ -121,7 +121,7 @@ LLMX_API int llmx_test_linear(Engine* engine, const LlmxPart* parts, int n, cons
     if (act_rows > 0) engine->set_tape(tape);
     llmx::FloatMode mode;
     engine->pool().wake();
-    engine->linear(parts, n, x, k, m, k, y, ldy, residual);
+    engine->linear(parts, n, engine->input_of(parts, n, x, m, k, nullptr), y, ldy, residual);
     return 0;
   });
 }

@@ -29,8 +29,6 @@ struct TestScore {
 
 }  // namespace
 
-LLMX_EXPORT int llmx_test_isa_best() { return static_cast<int>(llmx::isa_best()); }
-
 LLMX_EXPORT llmx::SlotTable* llmx_test_slots_open(int max_requests, int groups, const int* max_blocks) {
   auto* table = new llmx::SlotTable;
   table->configure(max_requests, groups, max_blocks);

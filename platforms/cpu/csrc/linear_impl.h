@@ -25,7 +25,7 @@ LLMX_INLINE void quantize_block(const float* x, ActBlock* out, int row) {
   const bool whole = (mask_eq(a, a) & mask_eq(b, b)) == 0xffffu;
   const bool tiny = !(amax >= 1e-30f);  // the reciprocal would overflow; such a block is zero
   const F16 scale = set1(tiny ? 0.0f : 127.0f / amax);
-  const int32_t sum = store_i8(out->q[row], mul(a, scale)) + store_i8(out->q[row] + 16, mul(b, scale));
+  const int32_t sum = store_i8(out->q[row], mul(a, scale), mul(b, scale));
   const float d = whole ? (tiny ? 0.0f : amax / 127.0f) : bits_to_float(0x7fc00000u);
   out->d[row] = d;
   out->s[row] = d * static_cast<float>(sum);
@@ -55,7 +55,7 @@ static void round_bf16(const float* x, int64_t ldx, int64_t k, uint16_t* out, in
     int64_t i = 0;
     for (; i + 16 <= k; i += 16) store_bf16(to + i, load(row + i));
     for (; i < k; ++i) to[i] = float_to_bf16(row[i]);
-    for (; i < ld; ++i) to[i] = 0;
+    if (k & 1) to[k] = 0;  // the other half of the last pair
   }
 }
 
@@ -298,10 +298,13 @@ static void tile_i8(const GemmArgs& args, int64_t panel, int64_t tile, int64_t r
 
 template <WeightType T>
 static void gemm_i8(const GemmArgs& args, int64_t panel_begin, int64_t panel_end) {
-  for (int64_t p = panel_begin; p < panel_end; ++p) {
+  // A few panels stay in L2 while the row tiles go by; a tile stays in L1 while its panels go by.
+  constexpr int64_t kTogether = 8;
+  for (int64_t first = panel_begin; first < panel_end; first += kTogether) {
+    const int64_t end = first + kTogether < panel_end ? first + kTogether : panel_end;
     for (int64_t t = 0; t * kTileRows < args.m; ++t) {
       const int64_t left = args.m - t * kTileRows;
-      tile_i8<T>(args, p, t, left < kTileRows ? left : kTileRows);
+      for (int64_t p = first; p < end; ++p) tile_i8<T>(args, p, t, left < kTileRows ? left : kTileRows);
     }
   }
 }

@@ -145,12 +145,15 @@ LLMX_INLINE float hmax(F16 a) {
   const __m128 h2 = _mm_max_ps(h4, _mm_movehl_ps(h4, h4));
   return _mm_cvtss_f32(_mm_max_ss(h2, _mm_shuffle_ps(h2, h2, 1)));
 }
-// Round to nearest even, saturate, store sixteen int8; returns the sum of what was stored.
-LLMX_INLINE int32_t store_i8(int8_t* p, F16 a) {
-  const __m512i whole = _mm512_cvtps_epi32(a.v);
-  const __m128i bytes = _mm512_cvtsepi32_epi8(whole);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
-  return _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(bytes));
+// Round to nearest even, saturate, store thirty-two int8; returns the sum of what was stored.
+LLMX_INLINE int32_t store_i8(int8_t* p, F16 a, F16 b) {
+  const __m128i low = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)), high = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(b.v));
+  const __m256i bytes = _mm256_set_m128i(high, low);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), bytes);
+  const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
+  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+  const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
 }
 
 // --------------------------------------------------------------------------------------------------------------- AVX2
@@ -278,12 +281,17 @@ LLMX_INLINE float hmax(F16 a) {
   const __m128 h2 = _mm_max_ps(h4, _mm_movehl_ps(h4, h4));
   return _mm_cvtss_f32(_mm_max_ss(h2, _mm_shuffle_ps(h2, h2, 1)));
 }
-LLMX_INLINE int32_t store_i8(int8_t* p, F16 a) {
-  const __m256i packed16 = _mm256_permute4x64_epi64(_mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)), 0xd8);
-  const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(packed16), _mm256_extracti128_si256(packed16, 1));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
-  const __m128i biased = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(0x80))), _mm_setzero_si128());
-  return _mm_cvtsi128_si32(biased) + _mm_extract_epi16(biased, 4) - 16 * 128;
+LLMX_INLINE int32_t store_i8(int8_t* p, F16 a, F16 b) {
+  const __m256i first = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
+  const __m256i second = _mm256_packs_epi32(_mm256_cvtps_epi32(b.lo), _mm256_cvtps_epi32(b.hi));
+  const __m256i mixed = _mm256_packs_epi16(first, second);  // groups of four, in the order 0 2 4 6 | 1 3 5 7
+  const __m256i bytes = _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), bytes);
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+  const __m256i sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+  const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
 }
 
 // ----------------------------------------------------------------------------------------------------------- portable
@@ -437,11 +445,12 @@ LLMX_INLINE float hmax(F16 a) {
   for (int i = 1; i < 16; ++i) best = a.v[i >> 2][i & 3] > best ? a.v[i >> 2][i & 3] : best;
   return best;
 }
-LLMX_INLINE int32_t store_i8(int8_t* p, F16 a) {
-  float tmp[16];
+LLMX_INLINE int32_t store_i8(int8_t* p, F16 a, F16 b) {
+  float tmp[32];
   store(tmp, round_even(a));
+  store(tmp + 16, round_even(b));
   int32_t sum = 0;
-  for (int i = 0; i < 16; ++i) {
+  for (int i = 0; i < 32; ++i) {
     const float bounded = tmp[i] > 127.0f ? 127.0f : (tmp[i] < -128.0f ? -128.0f : tmp[i]);
     p[i] = static_cast<int8_t>(bounded == bounded ? bounded : 0.0f);
     sum += p[i];

@@ -13,7 +13,8 @@ Engine::Engine(Isa isa, int threads)
       rowwise_(row_kernels(isa)),
       attention_(attn_kernels(isa)),
       sampler_(sample_kernels(isa)),
-      thread_scratch_(static_cast<size_t>(pool_.threads())) {}
+      thread_scratch_(static_cast<size_t>(pool_.threads())),
+      tile_scratch_(static_cast<size_t>(pool_.threads())) {}
 
 // ------------------------------------------------------------------------------------------------------------ loading
 
@@ -54,8 +55,12 @@ const char* Engine::set_tape(const LlmxTape& tape) {
   }
   arena_ = std::make_unique<Pages>(static_cast<size_t>(tape.arena_floats) * 4);
   const int64_t rows = std::max<int64_t>(tape.max_tokens, kHeadRows) * std::max(1, tape.act_mult);
-  act_i8_ = std::make_unique<Pages>(static_cast<size_t>(act_bytes(ActType::i8, rows, tape.act_width + kBlock)));
-  act_bf16_ = std::make_unique<Pages>(static_cast<size_t>(act_bytes(ActType::bf16, rows, tape.act_width)));
+  for (const ActType type : {ActType::f32, ActType::bf16, ActType::i8}) {
+    const size_t bytes = type == ActType::f32 ? static_cast<size_t>(rows * tape.act_width) * 4 : static_cast<size_t>(act_bytes(type, rows, tape.act_width + kBlock));
+    acts_[static_cast<int>(type)] = std::make_unique<Pages>(bytes);
+    mid_acts_[static_cast<int>(type)] = std::make_unique<Pages>(bytes);
+  }
+  for (auto& scratch : tile_scratch_) scratch.resize(static_cast<size_t>(kTileRows * std::max<int64_t>(tape.act_width, 3 * kBlock)));
   ids_.resize(tape.max_tokens);
   positions_.resize(tape.max_tokens);
   return nullptr;
@@ -81,46 +86,6 @@ const char* Engine::allocate(const LlmxGroup* groups, int n_groups, const LlmxSt
 
 KvGeometry Engine::geometry(const LlmxState& state) const {
   return {static_cast<KvType>(state.type), state.kv_heads, state.head_dim, state.v_head_dim, groups_[state.group].block_bytes, state.layer_offset};
-}
-
-// ------------------------------------------------------------------------------------------------------------- linear
-
-// The input of a product as its weights want it, written once per op.
-void* Engine::activations(ActType type, const float* x, int64_t ldx, int64_t m, int64_t k) {
-  if (type == ActType::i8) {
-    ActBlock* out = reinterpret_cast<ActBlock*>(act_i8_->data());
-    pool_.over_rows((m + kTileRows - 1) / kTileRows, k * std::min<int64_t>(m, kTileRows), [&](int64_t begin, int64_t end) { linear_.quantize(x, ldx, m, k, out, begin, end); });
-    return out;
-  }
-  uint16_t* out = reinterpret_cast<uint16_t*>(act_bf16_->data());
-  pool_.over_rows(m, k, [&](int64_t begin, int64_t end) { linear_.round_bf16(x, ldx, k, out, act_ld(ActType::bf16, k), begin, end); });
-  return out;
-}
-
-void Engine::linear(const LlmxPart* parts, int n, const float* x, int64_t ldx, int64_t m, int64_t k, float* y, int64_t ldy, const float* residual) {
-  const void* acts[3] = {x, nullptr, nullptr};
-  int64_t panels = 0, bytes = 0;
-  for (int i = 0; i < n; ++i) {
-    const PackedWeight& weight = weights_[parts[i].weight];
-    const ActType type = act_type(weight.type);
-    if (!acts[static_cast<int>(type)]) acts[static_cast<int>(type)] = activations(type, x, ldx, m, k);
-    panels += weight.panels;
-    bytes += weight.panels * weight.panel_bytes;
-  }
-  const int64_t grain = std::max<int64_t>(4, panels * 24576 / std::max<int64_t>(1, bytes * std::min<int64_t>(m, 64)));
-  pool_.over((panels + 3) / 4, std::max<int64_t>(1, grain / 4), [&](int64_t begin, int64_t end, int) {
-    int64_t first = 0;
-    for (int i = 0; i < n; ++i) {
-      const PackedWeight& weight = weights_[parts[i].weight];
-      const int64_t from = std::max(begin * 4, first) - first, to = std::min(end * 4, first + weight.panels) - first;
-      first += weight.panels;
-      if (from >= to) continue;
-      const ActType type = act_type(weight.type);
-      const int64_t ld = type == ActType::f32 ? ldx : act_ld(type, k);
-      const int64_t column = parts[i].column;
-      linear_.gemm({&weight, acts[static_cast<int>(type)], ld, m, y + column, ldy, vector(parts[i].bias), residual ? residual + column : nullptr, ldy}, from, to);
-    }
-  });
 }
 
 // ---------------------------------------------------------------------------------------------------------- other ops
@@ -271,7 +236,9 @@ void Engine::run(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, int64
       });
     }
     case LLMX_LINEAR:
-      return linear(parts_.data() + op.i[0], op.i[1], value(op.in[0]), op.i[2], all, op.i[2], value(op.out[0]), op.width, value(op.in[1]));
+      return run_linear(op, all);
+    case LLMX_MLP:
+      return run_mlp(op, all);
     case LLMX_QKV:
       return run_qkv(op, rows);
     case LLMX_KV_WRITE:

@@ -18,7 +18,8 @@ extern "C" {
 
 enum LlmxOpKind : int32_t {
   LLMX_EMBED = 0,      // in -; w0 weight; f0 scale. Rows of the ids
-  LLMX_LINEAR = 1,     // in x, residual or -1; i0 first part, i1 parts, i2 input width
+  LLMX_LINEAR = 1,     // in x, residual or -1; i0 first part, i1 parts, i2 input width; a norm of x before: w0 weight, w1 bias,
+                       // i3 kind + 1 (0: none), i4 eps_floor; f0 eps
   LLMX_NORM = 2,       // in x, gate or -1; w0 weight, w1 bias; i0 kind, i1 groups, i2 gate_after, i3 eps_floor; f0 eps
   LLMX_ACT = 3,        // in x; i0 kind
   LLMX_ACT_MUL = 4,    // in x; i0 kind
@@ -36,6 +37,7 @@ enum LlmxOpKind : int32_t {
   LLMX_CONCAT = 14,    // in pieces (up to 4)
   LLMX_COPY = 15,      // in x
   LLMX_POSITION_SCALE = 16,  // in x; w0 table; heads in mult
+  LLMX_MLP = 17,       // as LLMX_LINEAR, three parts gate, up, down: y = down(act(gate) * up) + residual; i5 act kind, i6 gate rows
 };
 
 struct LlmxOp {
@@ -111,6 +113,12 @@ class Arena {
   size_t used_ = 0, total_ = 0;
 };
 
+// Rows of a product's input in the forms that its weights want: acts by ActType.
+struct LinearInput {
+  const void* acts[3];
+  int64_t m, k;
+};
+
 class Engine {
  public:
   Engine(Isa isa, int threads);
@@ -131,7 +139,8 @@ class Engine {
   SlotTable& slots() { return slots_; }
   uint8_t* pages(int group) const { return pages_[group]->data(); }
   const PackedWeight& weight(int id) const { return weights_[id]; }
-  void linear(const LlmxPart* parts, int n, const float* x, int64_t ldx, int64_t m, int64_t k, float* y, int64_t ldy, const float* residual);
+  void linear(const LlmxPart* parts, int n, const LinearInput& input, float* y, int64_t ldy, const float* residual);
+  LinearInput input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm);
 
  private:
   struct Sampling;
@@ -145,7 +154,9 @@ class Engine {
   void run_attention(const LlmxOp& op, const LlmxStepArgs& args);
   void run_kv_write(const LlmxOp& op, const LlmxStepArgs& args);
   void run_qkv(const LlmxOp& op, int64_t rows);
-  void* activations(ActType type, const float* x, int64_t ldx, int64_t m, int64_t k);
+  void run_linear(const LlmxOp& op, int64_t rows);
+  void run_mlp(const LlmxOp& op, int64_t rows);
+  void gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, int64_t rows, float* y, int64_t ldy, const float* residual, int64_t begin, int64_t end);
   KvGeometry geometry(const LlmxState& state) const;
   const char* sample_block(Sampling& sampling, const float* logits, int begin, int end);
   const char* score_block(Sampling& sampling, const float* logits, int begin, int end);
@@ -165,11 +176,13 @@ class Engine {
   std::vector<LlmxState> states_;
   std::vector<LlmxGroup> groups_;
   std::vector<std::unique_ptr<Pages>> pages_;
-  std::unique_ptr<Pages> arena_, act_i8_, act_bf16_;
+  std::unique_ptr<Pages> arena_;
+  std::unique_ptr<Pages> acts_[3], mid_acts_[3];  // by ActType: a product's input, and that of the second product of an mlp
   LlmxTape shape_{};
   SlotTable slots_;
   std::vector<int32_t> ids_, positions_, request_of_slot_, token_request_;
   std::vector<std::vector<uint8_t>> thread_scratch_;
+  std::vector<std::vector<float>> tile_scratch_;  // per thread: a tile of rows
   std::vector<uint8_t> items_, partial_;
   std::string error_;
 };

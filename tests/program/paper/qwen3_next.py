@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from paper.qwen3_moe import is_sparse, moe_spec
-
 from llmx.kv.spec import KVSpec
 from llmx.models.fields import Fields
 from llmx.models.llama import LlamaConfig, lm_head, mlp_block
 from llmx.program.attrs import AttnSpec, RecurrentSpec
 from llmx.program.builder import ModelBuilder, ProgramBuilder, QuantOf, R, T, part
 from llmx.program.ops import Model, Value
+from tests.program.paper.qwen3_moe import is_sparse, moe_spec
 
 
 def delta_net(b: ProgramBuilder, h: Value, f: Fields, hidden: int, layer: int) -> Value:

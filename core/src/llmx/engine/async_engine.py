@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
 from llmx import errors
@@ -23,7 +23,7 @@ from llmx.hooks.loader import PluginLoader
 from llmx.models.load import ModelSummary, read_model_info
 from llmx.models.plugin import CoreModels, registry_from
 from llmx.resolve import resolve
-from llmx.sampling_params import SamplingParams
+from llmx.sampling_params import SamplingParams, sampling_defaults
 from llmx.tokens.chat_template import ChatTemplate
 from llmx.tokens.tokenizer import Tokenizer
 
@@ -49,6 +49,7 @@ class AsyncEngine:
     info: EngineInfo
     tokenizer: Tokenizer
     chat_template: ChatTemplate
+    sampling_defaults: dict[str, Any]  # what the model's generation_config.json sets, by SamplingParams field
 
     def __init__(self, config: EngineConfig, child: EngineChild) -> None:
         self.config = config
@@ -88,13 +89,14 @@ class AsyncEngine:
         manager = PluginLoader.discover(self.config.platform).activate(None, builtin=[CoreModels()])
         summary: ModelSummary = read_model_info(self.config.model, registry_from(manager))
         self.tokenizer = Tokenizer.load(summary.tokenizer)
+        self.sampling_defaults = sampling_defaults(summary.generation)
         self.chat_template = ChatTemplate.load(summary.tokenizer, self.tokenizer.names, self.config.model.chat_template)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
     async def generate(
         self, prompt: str | list[int], params: SamplingParams, request_id: str, *, priority: int = 0, add_special_tokens: bool = True
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs as they come, each the state so far with its deltas; the last has finished True.
 
         Raises RequestError before the first output, EngineDead when the engine ends first.

@@ -87,10 +87,11 @@ class EngineChild:
         self._release()
 
     def kill(self) -> None:
-        """End the process now."""
+        """End the process now and remove its sockets' folder."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _release(self) -> None:
         self._to.close(linger=0)

@@ -18,7 +18,7 @@ from llmx.models.load import read_model_info
 from llmx.models.plugin import CoreModels, registry_from
 from llmx.hooks.loader import PluginLoader
 from llmx.resolve import resolve
-from llmx.sampling_params import SamplingParams
+from llmx.sampling_params import SamplingParams, sampling_defaults
 from llmx.tokens.chat_template import ChatTemplate
 from llmx.tokens.tokenizer import Tokenizer
 
@@ -44,6 +44,7 @@ class LLM:
         summary = read_model_info(config.model, registry)
         self.tokenizer = Tokenizer.load(summary.tokenizer)
         self.chat_template = ChatTemplate.load(summary.tokenizer, self.tokenizer.names, config.model.chat_template)
+        self._defaults = SamplingParams(**sampling_defaults(summary.generation))
         self._ids = itertools.count()
 
     def generate(
@@ -55,11 +56,11 @@ class LLM:
     ) -> list[RequestOutput]:
         """One RequestOutput per prompt, in order. A single prompt may be given without a list.
 
-        sampling_params: one for all, or one per prompt. use_tqdm: a progress line on a terminal.
+        sampling_params: one for all, or one per prompt; None: get_default_sampling_params(). use_tqdm: a progress line on a terminal.
         Raises RequestError for a prompt that cannot be served, before anything runs.
         """
         batch: list[Prompt] = [prompts] if isinstance(prompts, str | Mapping) or _is_ids(prompts) else list(prompts)  # type: ignore[arg-type, list-item]
-        params = _per_prompt(sampling_params, len(batch))
+        params = _per_prompt(sampling_params if sampling_params is not None else self._defaults, len(batch))
         processors = [self._add(prompt, one) for prompt, one in zip(batch, params, strict=True)]
         self._run({processor.request_id: processor for processor in processors}, use_tqdm and sys.stderr.isatty())
         return [processor.drain() for processor in processors]
@@ -86,7 +87,7 @@ class LLM:
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Outputs of one prompt as they come; leaving the loop early aborts it."""
-        processor = self._add(prompt, sampling_params or SamplingParams())
+        processor = self._add(prompt, sampling_params or self._defaults)
         try:
             while not processor.finished:
                 self._step({processor.request_id: processor})
@@ -131,6 +132,10 @@ class LLM:
             if abort is not None:
                 self._engine.abort(abort)
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """SamplingParams() with what the model's generation_config.json sets."""
+        return self._defaults
+
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self.tokenizer
@@ -146,9 +151,9 @@ class LLM:
         self.close()
 
 
-def _per_prompt(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
+def _per_prompt(params: SamplingParams | Sequence[SamplingParams], count: int) -> list[SamplingParams]:
+    if isinstance(params, SamplingParams):
+        return [params] * count
     if len(params) != count:
         raise RequestError(f"{count} prompts but {len(params)} sampling_params: give one, or one per prompt", field="sampling_params")
     return list(params)

@@ -1,0 +1,1 @@
+"""Model families: the registry, one file per family of builders, and loading."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llmx.config import ModelConfig
-from llmx.errors import ConfigError, ModelError
+from llmx.errors import ConfigError, ModelError, ProgramError
 from llmx.executor.bundle import ModelBundle
 from llmx.models.builtin import builtin_models
 from llmx.models.registry import ModelDef, ModelFacts, ModelRegistry, TensorLayout
@@ -68,12 +68,7 @@ def load_model(config: ModelConfig, registry: ModelRegistry | None = None) -> Lo
     """
     checkpoint = open_checkpoint(config.source)
     definition, summary = _summarise(config, checkpoint, registry or builtin_models())
-    layout = TensorLayout(rope_pairs=isinstance(checkpoint.weights, GgufSource) and rows_are_pairs(checkpoint.weights.metadata["general.architecture"]))
-    try:
-        model = definition.build(checkpoint.config, checkpoint.weights.quant, layout)
-    except ModelError as error:
-        raise error if error.path else ModelError(str(error), path=checkpoint.path) from error
-    verify(model)
+    model = _build(checkpoint, definition)
     warnings = _check_weights(checkpoint, model, definition)
     bundle = ModelBundle(
         name=summary.name,
@@ -82,7 +77,7 @@ def load_model(config: ModelConfig, registry: ModelRegistry | None = None) -> Lo
         weights=checkpoint.weights,
         vocab_size=summary.vocab_size,
         max_model_len=summary.max_model_len,
-        digest=_digest(checkpoint),
+        digest=_digest(checkpoint, model),
     )
     return LoadedModel(bundle, summary, definition, checkpoint.config, tuple(warnings))
 
@@ -133,6 +128,22 @@ def _summarise(config: ModelConfig, checkpoint: Checkpoint, registry: ModelRegis
         tokenizer=tokenizer_source(config, checkpoint, eos_ids),
         generation=checkpoint.generation,
     )
+
+
+def _build(checkpoint: Checkpoint, definition: ModelDef) -> Model:
+    """The verified Programs. Raises ModelError naming the file for a configuration that describes no model."""
+    source, layers = checkpoint.weights, checkpoint.config.get("num_hidden_layers")
+    if isinstance(layers, int) and layers > len(list(source.names())):
+        raise ModelError(f"num_hidden_layers is {layers}, more than there are tensors: the configuration is wrong", path=checkpoint.path)
+    layout = TensorLayout(rope_pairs=isinstance(source, GgufSource) and rows_are_pairs(source.metadata["general.architecture"]))
+    try:
+        model = definition.build(checkpoint.config, source.quant, layout)
+        verify(model)
+    except ModelError as error:
+        raise error if error.path else ModelError(str(error), path=checkpoint.path) from error
+    except ProgramError as error:
+        raise ModelError(f"the configuration describes no model that can run: {error}", path=checkpoint.path) from error
+    return model
 
 
 def _name_of(source: str) -> str:
@@ -197,10 +208,10 @@ def _check_weights(checkpoint: Checkpoint, model: Model, definition: ModelDef) -
     return warnings
 
 
-def _digest(checkpoint: Checkpoint) -> str:
-    """sha256 over the configuration-independent content: names, types, shapes, and both ends of every tensor."""
+def _digest(checkpoint: Checkpoint, model: Model) -> str:
+    """sha256 over the tensors that the model uses: names, types, shapes, and both ends of each."""
     digest = hashlib.sha256()
-    for name in sorted(checkpoint.weights.names()):
+    for name in sorted({ref.name for ref in model.weights().values()}):
         tensor = checkpoint.weights.raw(name)
         flat = tensor.data.reshape(-1)
         digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmx.errors import ModelError
-from llmx.program.builder import QuantOf
-from llmx.program.ops import Model
+from llmx.program.ops import Model, QuantOf
 
 __all__ = ["Build", "ModelDef", "ModelFacts", "ModelRegistry", "TensorLayout"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
@@ -13,12 +13,11 @@ from llmx.kv.spec import KVSpec
 from llmx.program import attrs as A
 from llmx.program.kinds import core_registry
 from llmx.program.kinds.recurrent import recurrent_state
-from llmx.program.ops import DENSE_BF16, Dim, DType, Model, Op, OpRegistry, Part, Program, QuantKey, Region, Split, State, Sym, Transform, Value, WeightRef
+from llmx.program.ops import DENSE_BF16, Dim, DType, Model, Op, OpRegistry, Part, Program, QuantOf, Region, Split, State, Sym, Transform, Value, WeightRef
 
 __all__ = ["E", "ModelBuilder", "N", "PartDef", "ProgramBuilder", "QuantOf", "R", "T", "part"]
 
 T, N, R = Sym("T"), Sym("N"), Sym("R")  # token rows, requests, head rows of a step
-QuantOf = Callable[[str], QuantKey]  # canonical tensor name -> how it is stored
 
 
 def E(tower: str) -> Sym:

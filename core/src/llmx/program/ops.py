@@ -25,6 +25,7 @@ __all__ = [
     "Part",
     "Program",
     "QuantKey",
+    "QuantOf",
     "Region",
     "State",
     "Sym",
@@ -96,6 +97,8 @@ class QuantKey:
     def __str__(self) -> str:
         return self.tensors[0][1] if self.scheme == "dense" else self.scheme
 
+
+QuantOf = Callable[[str], QuantKey]  # canonical tensor name -> how it is stored
 
 DENSE_BF16 = QuantKey("dense", (("data", "bf16", 1),))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NoReturn, get_args, get_type_hints
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from llmx.errors import ProgramError
 from llmx.kv.spec import KVSpec
@@ -26,11 +27,12 @@ def verify(model: Model, registry: OpRegistry | None = None) -> None:
     registry = registry or core_registry()
     if "main" not in model.programs:
         raise ProgramError(f"the model has no program 'main'; it has {', '.join(model.programs) or 'none'}")
-    _check_states(model)
-    weights: dict[tuple[str, tuple[Transform, ...]], WeightRef] = {}
     for name, program in model.programs.items():
         if program.name != name:
             raise ProgramError(f"program {name!r} calls itself {program.name!r}")
+    _check_states(model)
+    weights: dict[tuple[str, tuple[Transform, ...]], WeightRef] = {}
+    for name, program in model.programs.items():
         verify_program(program, model.states, registry)
         for ref in _refs(program):
             first = weights.setdefault((ref.name, ref.transforms), ref)
@@ -38,7 +40,7 @@ def verify(model: Model, registry: OpRegistry | None = None) -> None:
                 raise ProgramError(f"program {name}: weight {ref.name} is used as {first.shape} {first.quant} and as {ref.shape} {ref.quant}")
 
 
-def verify_program(program: Program, states: dict[str, State] | Any, registry: OpRegistry) -> None:
+def verify_program(program: Program, states: Mapping[str, State], registry: OpRegistry) -> None:
     """Checks one Program against the State table. Raises ProgramError as `verify` does."""
     _Walk(program, states, registry).run()
 
@@ -75,13 +77,14 @@ def _check_states(model: Model) -> None:
 class _Walk:
     """One pass over the ops of a Program."""
 
-    def __init__(self, program: Program, states: dict[str, State], registry: OpRegistry) -> None:
+    def __init__(self, program: Program, states: Mapping[str, State], registry: OpRegistry) -> None:
         self.program, self.states, self.registry = program, states, registry
         self.defined: dict[int, Value] = {}
         self.used: set[int] = set()
         self.written: set[str] = set()
         self.named: set[str] = set()
         self.left: set[Region] = set()
+        self.choices: dict[type, list[tuple[str, tuple[Any, ...]]]] = {}
         self.region: Region | None = None
         self.where = f"program {program.name}"
 
@@ -137,16 +140,18 @@ class _Walk:
         want = self.registry.get(op.kind).attrs
         if type(op.attrs) is not want:
             self.fail(f"attrs are {type(op.attrs).__name__}; {want.__name__} is wanted")
-        for owner in (op.attrs, getattr(op.attrs, "spec", None)):
-            if owner is not None:
-                self.literals(owner)
+        self.literals(op.attrs)
 
     def literals(self, owner: Any) -> None:
-        """Fields typed Literal hold one of their values."""
-        for name, hint in get_type_hints(type(owner)).items():
-            allowed = get_args(hint)
-            if allowed and all(isinstance(a, str | int) for a in allowed) and getattr(owner, name) not in allowed:
-                self.fail(f"{type(owner).__name__}.{name} is {getattr(owner, name)!r}; known: {', '.join(map(str, allowed))}")
+        """Fields typed Literal hold one of their values, in the attrs and in the specs inside them."""
+        if type(owner) not in self.choices:
+            self.choices[type(owner)] = _choices(type(owner))
+        for name, allowed in self.choices[type(owner)]:
+            value = getattr(owner, name)
+            if is_dataclass(value):
+                self.literals(value)
+            elif allowed and value not in allowed:
+                self.fail(f"{type(owner).__name__}.{name} is {value!r}; known: {', '.join(map(str, allowed))}")
 
     def shapes(self, op: Op) -> None:
         try:
@@ -211,6 +216,12 @@ class _Walk:
         if op.attrs.name in self.named:
             self.fail(f"result {op.attrs.name!r} is named twice")
         self.named.add(op.attrs.name)
+
+
+def _choices(owner: type) -> list[tuple[str, tuple[Any, ...]]]:
+    """Each field and what its Literal allows; () for other types."""
+    hints = get_type_hints(owner)
+    return [(f.name, get_args(hints[f.name]) if get_origin(hints[f.name]) is Literal else ()) for f in fields(owner)]
 
 
 def _is_dim(d: Any) -> bool:

@@ -74,10 +74,10 @@ def sample(logits: _F32, row: SamplingRow, history: NDArray[np.int32], prompt_le
     logits: float32 [V], raw. history: i32, the prompt (prompt_len tokens) and what was generated since; the new token's
     position is len(history). mask: uint32 [ceil(V / 32)], bit i of word w allows token 32 w + i; None allows all.
     """
-    if not_numbers(logits):
+    if _not_numbers(logits):
         return Sampled(-1, Status.NAN)
     z = process(logits, row, history, prompt_len, mask)
-    if not_numbers(z):
+    if _not_numbers(z):
         return Sampled(-1, Status.NAN)
     if z.max() == -np.inf:
         return Sampled(-1, Status.MASK_DEAD)
@@ -86,7 +86,7 @@ def sample(logits: _F32, row: SamplingRow, history: NDArray[np.int32], prompt_le
     return Sampled(draw(kept_weights(z, row), row.seed, len(history)), Status.OK)
 
 
-def not_numbers(logits: _F32) -> bool:
+def _not_numbers(logits: _F32) -> bool:
     """True when a row holds NaN or +inf: the model's arithmetic broke, and no softmax exists."""
     return bool(np.isnan(logits).any() or (logits == np.inf).any())
 

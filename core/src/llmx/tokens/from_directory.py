@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +28,6 @@ def vocabulary_from_directory(source: TokenizerSource) -> Vocabulary:
         old = [name for name in ("tokenizer.model", "vocab.json", "spiece.model", "tekken.json") if (folder / name).is_file()]
         remedy = f"it has {', '.join(old)}: convert with `AutoTokenizer.from_pretrained(directory).save_pretrained(directory)` of transformers" if old else ""
         raise ModelError(f"tokenizer.json is missing; {remedy or 'give --tokenizer a directory that has one'}", path=str(folder))
-    table = read_json_object(file)
     try:
         backend = Tokenizer.from_file(str(file))
     except Exception as error:  # noqa: BLE001 - the library raises a bare Exception for every fault of the file
@@ -36,13 +36,14 @@ def vocabulary_from_directory(source: TokenizerSource) -> Vocabulary:
     backend.no_padding()
     config = read_json_object(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
     names = _special_names(folder, config)
-    style, strip = _style(table, str(file))
+    style, strip = _style(backend, str(file))
     added = _added_tokens(backend, config)
     ids = {name: backend.token_to_id(text) for name, text in names.items()}
     special = {token for token, entry in added.items() if entry.special} | {token for token in ids.values() if token is not None}
     eos = ids.get("eos_token")
     return Vocabulary(
         backend,
+        size=max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
         style=style,
         strip_space=strip,
         bos_id=ids.get("bos_token"),
@@ -84,9 +85,10 @@ def _added_tokens(backend: Tokenizer, config: Mapping[str, Any]) -> dict[int, Ad
     return dict(backend.get_added_tokens_decoder())
 
 
-def _style(table: Mapping[str, Any], path: str) -> tuple[Literal["byte_level", "sentencepiece"], bool]:
+def _style(backend: Tokenizer, path: str) -> tuple[Literal["byte_level", "sentencepiece"], bool]:
     """(how tokens stand for bytes, whether a leading space is dropped), from the decoder that the file declares."""
-    steps = list(_steps(table.get("decoder")))
+    state = backend.decoder.__getstate__() if backend.decoder is not None else b"null"
+    steps = list(_steps(json.loads(state)))
     kinds = {step.get("type") for step in steps}
     if "ByteLevel" in kinds:
         return "byte_level", False

@@ -45,17 +45,22 @@ def vocabulary_from_gguf(source: TokenizerSource) -> Vocabulary:
         backend = _byte_level(metadata, table)
     else:
         backend = _sentencepiece(metadata, tokens, table, ids["unknown"])
-    special = _add_tokens(backend, tokens, types, table)
+    control = set(np.flatnonzero((types == _Type.CONTROL) | (types == _Type.UNKNOWN)).tolist())
+    control |= {token for token in ids.values() if token is not None}
+    plain = set(np.flatnonzero(types == _Type.USER_DEFINED).tolist()) - control
+    backend.add_special_tokens([AddedToken(tokens[token], normalized=False, special=True) for token in sorted(control)])
+    backend.add_tokens([AddedToken(tokens[token], normalized=False, special=False) for token in sorted(plain)])
     ends = [ids[name] for name in ("eos", "eot", "eom")]
     spaced = kind == _SENTENCEPIECE and metadata.get("add_space_prefix", bool, True)
     return Vocabulary(
         backend,
+        size=len(tokens),
         style="byte_level" if kind == _BYTE_LEVEL else "sentencepiece",
         strip_space=spaced,
         bos_id=ids["bos"],
         eos_ids=tuple(dict.fromkeys([*(end for end in ends if end is not None), *source.eos_ids])),
-        special_ids=special | {token for token in ids.values() if token is not None},
-        added_ids=frozenset(np.flatnonzero((types == _Type.CONTROL) | (types == _Type.USER_DEFINED)).tolist()),
+        special_ids=frozenset(control),
+        added_ids=frozenset(control | plain),
         byte_ids=frozenset(np.flatnonzero(types == _Type.BYTE).tolist()),
         add_bos=metadata.get("add_bos_token", bool, kind == _SENTENCEPIECE or metadata.get("pre", str, "default") in IGNORE_MERGES),
         add_eos=metadata.get("add_eos_token", bool, False),
@@ -111,14 +116,6 @@ def _merges_from_scores(tokens: list[str], table: dict[str, int], scores: np.nda
                 merges.append((-float(scores[token]), token, left, right))
     merges.sort()
     return [(tokens[left], tokens[right]) for _, _, left, right in merges]
-
-
-def _add_tokens(backend: Tokenizer, tokens: list[str], types: np.ndarray, table: dict[str, int]) -> frozenset[int]:
-    """Tell the library which tokens are matched whole; gives back the ids of the special ones."""
-    control, plain = np.flatnonzero(types == _Type.CONTROL).tolist(), np.flatnonzero(types == _Type.USER_DEFINED).tolist()
-    backend.add_special_tokens([AddedToken(tokens[token], normalized=False, special=True) for token in control])
-    backend.add_tokens([AddedToken(tokens[token], normalized=False, special=False) for token in plain])
-    return frozenset(control)
 
 
 class _Metadata:

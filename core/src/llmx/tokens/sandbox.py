@@ -24,7 +24,7 @@ from jinja2.utils import Namespace
 __all__ = ["ChatEnvironment", "TemplateRefusal"]
 
 _MAX_TURNS = 200_000  # turns of all loops and calls of one rendering; a template needs a few per message
-_MAX_SECONDS = 2.0
+_MAX_SECONDS = 1.0
 _MAX_CHARS = 1 << 24  # of a repeated value, and of what a template renders
 _MAX_WIDTH = 10_000  # characters of padding
 _MAX_BITS = 4096  # of a product or power

@@ -27,7 +27,7 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._backend = vocabulary.backend
-        self.vocab_size: int = max(self._backend.get_vocab_size(with_added_tokens=True), max(vocabulary.added_ids, default=-1) + 1)
+        self.vocab_size: int = vocabulary.size
         self.eos_ids: tuple[int, ...] = vocabulary.eos_ids
         self.bos_id: int | None = vocabulary.bos_id
         self.names: Mapping[str, str] = vocabulary.names

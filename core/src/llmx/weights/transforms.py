@@ -1,11 +1,11 @@
 """Transforms of stored tensors, exact on quantised data: whole rows move, columns are cut at block borders.
 
-    slice_rows(start, stop)  rows of the first axis
-    permute_rows(heads)      rows of each head from rotary pairs (2i, 2i + 1) to halves (i, i + head_dim / 2): undoes the
-                             order in which GGUF files of the llama family keep q and k
-    slice_cols(start, stop)  elements of the last axis, at block borders
-    row(i)                   one item of the first axis of a stacked tensor
-    transpose()              a dense matrix turned over
+- slice_rows(start, stop)  rows of the first axis
+- permute_rows(heads)      rows of each head from rotary pairs (2i, 2i + 1) to halves (i, i + head_dim / 2): undoes the
+  order in which GGUF files of the llama family keep q and k
+- slice_cols(start, stop)  elements of the last axis, at block borders
+- row(i)                   one item of the first axis of a stacked tensor
+- transpose()              a dense matrix turned over
 """
 
 from __future__ import annotations

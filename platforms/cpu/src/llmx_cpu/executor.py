@@ -136,11 +136,10 @@ class NativeExecutor:
 
     def collect(self, ticket: Ticket) -> StepOutput:
         """The result of the outstanding step."""
-        if self._flying is not ticket.payload:
+        one, self._flying = self._flying, None
+        if one is None or one is not ticket.payload:
             raise PlatformError(f"step {ticket.seq} is not the one in flight")
-        self._flying = None
-        output: StepOutput = ticket.payload.output()
-        return output
+        return one.output()
 
     # -- between steps -------------------------------------------------------------------------------------------------
 
@@ -148,8 +147,9 @@ class NativeExecutor:
         """`stats` answers; anything else is refused by name."""
         if cmd.kind != "stats" or self._engine is None:
             return Reply(False, error=f"the native executor does not know the control {cmd.kind!r}")
-        lib = library()
-        return Reply(True, {"isa": self._isa, "threads": self._threads, "weight_bytes": lib.llmx_engine_weight_bytes(self._engine), "phases": lib.llmx_engine_phases(self._engine)})
+        lib, engine = library(), self._engine
+        numbers = {"weight_bytes": lib.llmx_engine_weight_bytes(engine), "phases": lib.llmx_engine_phases(engine)}
+        return Reply(True, {"isa": self._isa, "threads": self._threads, **numbers})
 
     def check_slots(self, expected: dict[int, list[int]]) -> None:
         """Raise AssertionError unless exactly these slots are in use with these tokens first (tests)."""

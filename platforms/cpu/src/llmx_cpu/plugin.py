@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterable
 from typing import Any
 
 from llmx.config import EngineConfig
@@ -27,6 +28,11 @@ __all__ = [
 
 _TAGS = frozenset({"batch_invariant", "deterministic"})
 _PRIORITY = {"portable": 60, "avx2": 70, "avx512": 80}
+_FUSED = (
+    (("norm", "linear", "act_mul", "linear", "add"), "fused:mlp", "fused"),
+    (("norm", "linear"), "fused:norm_linear", "fused"),
+    (("linear", "add"), "fused:linear_add", "fused"),
+)
 _ATTENTION = (
     ("qkv_prep", "attention:qkv_prep", "qkv"),
     ("kv_write", "attention:kv_write", "kv"),
@@ -54,10 +60,10 @@ _OPS = (
 )
 
 
-def _impls(table: tuple[tuple[str, str, str | None], ...]) -> list[ImplDef]:
+def _impls(table: Iterable[tuple[str | tuple[str, ...], str, str | None]]) -> list[ImplDef]:
     return [
         ImplDef(
-            kinds=(kind,),
+            kinds=(kind,) if isinstance(kind, str) else kind,
             provider=f"native.{isa}",
             abi=ABI,
             target=f"llmx_cpu.lower.{target}",
@@ -110,8 +116,8 @@ def llmx_attention_backends(config: EngineConfig, caps: DeviceCaps) -> list[Impl
 
 @hookimpl
 def llmx_gemm_kernels(config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:
-    """Products with packed weights."""
-    return _impls((("linear", "basic:linear", "linear"),))
+    """Products with packed weights, and fusions around them unless LLMX_CPU_FUSE=0."""
+    return _impls([("linear", "basic:linear", "linear"), *(_FUSED if caps.props["fuse"] else ())])
 
 
 @hookimpl

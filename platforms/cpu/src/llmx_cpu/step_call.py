@@ -83,7 +83,9 @@ class StepCall:
         self.count = np.zeros(samples, np.int32)
         self.tokens = np.full((samples, 1 + kmax), -1, np.int32)
         self.status = np.zeros(len(step.slot), np.uint8)
-        self.lp_ids = self.lp = self.rank = None
+        self.lp_ids: np.ndarray | None = None
+        self.lp: np.ndarray | None = None
+        self.rank: np.ndarray | None = None
         self.score: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
         result.kmax = kmax
         result.count, result.tokens, result.status = self._at(self.count), self._at(self.tokens), self._at(self.status, np.uint8)
@@ -95,13 +97,13 @@ class StepCall:
         if width == 0:
             return
         shape = self.tokens.shape
-        self.lp_ids, self.lp = np.full((*shape, width), -1, np.int32), np.full((*shape, width), -np.inf, np.float32)
-        self.rank = np.zeros(shape, np.int32)
+        lp_ids, lp, rank = np.full((*shape, width), -1, np.int32), np.full((*shape, width), -np.inf, np.float32), np.zeros(shape, np.int32)
+        self.lp_ids, self.lp, self.rank = lp_ids, lp, rank
         args, result = self.args, self.result
         args.want_top = self._at(np.array(top, np.int32))
         args.want_ids = self._at(np.concatenate(ids))
         args.want_ids_offset = self._at(np.cumsum([0, *(len(i) for i in ids)]))
-        result.lp_ids, result.lp, result.rank = self._at(self.lp_ids), self._at(self.lp, np.float32), self._at(self.rank)
+        result.lp_ids, result.lp, result.rank = self._at(lp_ids), self._at(lp, np.float32), self._at(rank)
         result.lp_width = width
 
     def _scores(self, step: Step) -> None:

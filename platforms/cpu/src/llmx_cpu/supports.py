@@ -6,7 +6,7 @@ from llmx.platform.plan import OpSpec
 from llmx.program.attrs import ActAttrs, AttentionAttrs, QkvAttrs, RopeSpec
 from llmx_cpu.native import WEIGHT_TYPES
 
-__all__ = ["act", "attention", "dense", "kv", "linear", "qkv", "rope"]
+__all__ = ["act", "attention", "dense", "fused", "kv", "linear", "qkv", "rope"]
 
 _MAX_HEAD_DIM = 1024  # csrc/attention_plan.h
 _DENSE = ("f32", "f16", "bf16")
@@ -71,6 +71,13 @@ def attention(spec: OpSpec) -> str | None:
     if s.head_dim % 2 or not max(s.head_dim, s.v_head_dim) <= _MAX_HEAD_DIM:
         return f"head sizes {s.head_dim} and {s.v_head_dim}: even and at most {_MAX_HEAD_DIM} are implemented"
     return kv(spec)
+
+
+def fused(specs: tuple[OpSpec, ...]) -> str | None:
+    """A run of norm, linear, act_mul and add: what each alone supports."""
+    checks = {"linear": linear, "norm": dense, "act_mul": act}
+    reasons = [f"{spec.kind}: {why}" for spec in specs if spec.kind in checks and (why := checks[spec.kind](spec))]
+    return "; ".join(reasons) or None
 
 
 def _rope(spec: RopeSpec) -> str | None:

@@ -160,8 +160,8 @@ async def _run(serving: Serving, job: Job) -> AsyncGenerator[RequestOutput, None
     reason = "abort"
     try:
         # Its declared type is the iterator that callers need; being a generator, it aborts the request when closed.
-        generated = cast("AsyncGenerator[RequestOutput, None]", serving.engine.generate(job.token_ids, job.params, job.request_id, priority=job.params.priority))
-        async with aclosing(generated) as outputs:
+        generated = serving.engine.generate(job.token_ids, job.params, job.request_id, priority=job.params.priority)
+        async with aclosing(cast("AsyncGenerator[RequestOutput, None]", generated)) as outputs:
             async for output in outputs:
                 if output.finished:
                     reason = ""

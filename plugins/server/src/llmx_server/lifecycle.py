@@ -1,7 +1,7 @@
 """Running the server: it listens at once, is ready when the engine is, and drains on SIGTERM.
 
-The first SIGTERM or SIGINT stops accepting and lets running requests finish for `server.drain_timeout_s`; the second ends
-everything now. Both are a clean end.
+The first SIGTERM or SIGINT stops accepting and lets running requests finish for `server.drain_timeout_s`; what still runs
+then is answered with an error. The second signal ends everything now. All are a clean end.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ __all__ = ["serve"]
 
 _KEEP_ALIVE_S = 75  # idle connections: longer than common clients and proxies keep theirs, so that they close first
 
+_CUT_GRACE_S = 5  # for error answers to reach their clients once the drain time is over
+
 _log = logging.getLogger("llmx.server")
 
 
@@ -48,9 +50,14 @@ async def serve(
         sock = sock or bind(config.server.host, config.server.port)
         app = create_app(engine, config, phase="loading")
         server = _Server(_uvicorn_config(app, config))
-        with _signals(server, app.state.serving):
+        with _signals(server, app.state.serving) as draining:
             starting = asyncio.create_task(engine.start(on_progress))
-            await _run(server, sock, starting, app.state.serving, on_ready)
+            cutting = asyncio.create_task(_cut(engine, draining, config.server.drain_timeout_s))
+            try:
+                await _run(server, sock, starting, app.state.serving, on_ready)
+            finally:
+                cutting.cancel()
+                await asyncio.gather(cutting, return_exceptions=True)
     finally:
         await engine.close()
 
@@ -81,6 +88,14 @@ async def _run(server: _Server, sock: socket.socket, starting: asyncio.Task[None
         await asyncio.gather(listening, starting, return_exceptions=True)
 
 
+async def _cut(engine: AsyncEngine, draining: asyncio.Event, timeout_s: float) -> None:
+    """Closes the engine when draining has taken too long: every request that still runs gets an error instead of silence."""
+    await draining.wait()
+    await asyncio.sleep(timeout_s)
+    _log.warning("requests still run after %g s: ending them", timeout_s)
+    await engine.close()
+
+
 def _uvicorn_config(app: object, config: EngineConfig) -> uvicorn.Config:
     level = config.server.log_level.lower()
     verbose = level in ("debug", "trace")
@@ -91,14 +106,16 @@ def _uvicorn_config(app: object, config: EngineConfig) -> uvicorn.Config:
         access_log=verbose,
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=max(1, round(config.server.drain_timeout_s)),
+        timeout_graceful_shutdown=round(config.server.drain_timeout_s) + _CUT_GRACE_S,
         backlog=BACKLOG,
     )
 
 
 @contextmanager
-def _signals(server: _Server, serving: Serving) -> Iterator[None]:
+def _signals(server: _Server, serving: Serving) -> Iterator[asyncio.Event]:
+    """Handles the signals; the event is set by the first."""
     loop = asyncio.get_running_loop()
+    draining = asyncio.Event()
 
     def on_signal(number: int) -> None:
         name = signal.Signals(number).name
@@ -109,12 +126,13 @@ def _signals(server: _Server, serving: Serving) -> Iterator[None]:
         _log.info("%s: no new requests, running ones may finish for %g s", name, serving.config.server.drain_timeout_s)
         serving.phase = "draining"
         server.should_exit = True
+        draining.set()
 
     handled = (signal.SIGTERM, signal.SIGINT)
     for number in handled:
         loop.add_signal_handler(number, on_signal, number)
     try:
-        yield
+        yield draining
     finally:
         for number in handled:
             loop.remove_signal_handler(number)

@@ -9,7 +9,7 @@ mamba2       heads, head_dim, groups, state, conv. ins xbc [T, C = heads*head_di
 mamba1       inner, state. ins x [T, inner], dt [T, inner], b [T, state], c [T, state] -> [T, inner]; the convolution before it is a
              short_conv of its own. weights a_log [inner, state], d [inner]. State (inner, state). dt goes through softplus.
 gated_delta  k_heads, k_dim, v_heads, v_dim, conv. ins qkv [T, C = 2*k_heads*k_dim + v_heads*v_dim], a [T, v_heads], b [T, v_heads]
-             -> [T, v_heads*v_dim]. q and k are l2-normalised; decay exp(-exp(a_log) * softplus(a + dt_bias)), beta sigmoid(b).
+             -> [T, v_heads*v_dim]. q and k are l2-normalised (eps), q times k_dim ** -0.5; decay exp(-exp(a_log) * softplus(a + dt_bias)), beta sigmoid(b).
              weights conv [C, 1, conv] (+ bias), a_log, dt_bias [v_heads]. State (C, conv - 1), (v_heads, k_dim, v_dim).
 kda          heads, k_dim, v_dim, conv. ins qkv [T, C = heads*(2*k_dim + v_dim)], g [T, heads*k_dim], b [T, heads] -> [T, heads*v_dim].
              decay per key element. weights conv: three Parts q, k, v [.., 1, conv], a_log [heads], dt_bias [heads*k_dim].

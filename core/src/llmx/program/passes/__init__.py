@@ -1,0 +1,1 @@
+"""Passes: Programs in, Programs out."""

@@ -7,7 +7,7 @@ from math import prod
 from llmx.errors import ProgramError
 from llmx.program.attrs import NormAttrs
 from llmx.program.ops import Op, Value
-from llmx_cpu.lower.builder import TapeBuilder, row_width, rows_symbol
+from llmx_cpu.lower.builder import TapeBuilder, row_width, rows_symbol, size
 
 __all__ = ["act", "act_mul", "binary", "concat", "copy_view", "embed", "linear", "norm", "output", "pos_embed", "rows", "softmax", "split", "unary"]
 
@@ -27,7 +27,7 @@ def _x(op: Op, index: int = 0) -> Value:
 
 def _mult(value: Value) -> tuple[int, int]:
     """(rows per token row, width of the last axis)."""
-    return prod(int(d) for d in value.shape[1:-1]), int(value.shape[-1])  # type: ignore[call-overload]
+    return prod(size(d) for d in value.shape[1:-1]), size(value.shape[-1])
 
 
 def embed(b: TapeBuilder, op: Op) -> None:
@@ -136,7 +136,7 @@ def concat(b: TapeBuilder, op: Op) -> None:
     """Values joined along the last axis."""
     x = _x(op)
     mult, _ = _mult(x)
-    sizes = [int(v.shape[-1]) for v in op.ins if v is not None]  # type: ignore[call-overload]
+    sizes = [size(v.shape[-1]) for v in op.ins if v is not None]
     b.emit("concat", rows_symbol(x), sum(sizes), [b.read(v) for v in op.ins], [b.define(op.outs[0])], mult, i=sizes)
 
 

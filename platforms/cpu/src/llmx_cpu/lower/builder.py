@@ -12,16 +12,16 @@ from math import prod
 from typing import Any, Protocol
 
 from llmx.errors import ProgramError
-from llmx.program.ops import Part, Value, WeightRef
+from llmx.program.ops import Dim, Part, Value, WeightRef
 from llmx_cpu.native import OpRecord, PartRecord, Tape, ValueRecord
 
-__all__ = ["HEAD_ROWS", "KINDS", "BuiltTape", "TapeBuilder", "Weights", "row_width", "rows_symbol"]
+__all__ = ["HEAD_ROWS", "KINDS", "BuiltTape", "TapeBuilder", "Weights", "row_width", "rows_symbol", "size"]
 
 HEAD_ROWS = 64  # csrc/tape.h
 KINDS = {
     name: i
     for i, name in enumerate(
-        "embed linear norm act act_mul binary unary softmax qkv rope kv_write attention rows split concat copy position_scale".split()
+        "embed linear norm act act_mul binary unary softmax qkv rope kv_write attention rows split concat copy position_scale mlp".split()
     )
 }
 
@@ -50,9 +50,16 @@ def rows_symbol(value: Value) -> str:
     return str(name)
 
 
+def size(dim: Dim) -> int:
+    """A size that must be a number."""
+    if not isinstance(dim, int):
+        raise ProgramError(f"size {dim} is not a number: the native executor has one symbolic axis, the first")
+    return dim
+
+
 def row_width(value: Value) -> int:
     """Elements per token or head row."""
-    return prod(int(d) for d in value.shape[1:])  # type: ignore[call-overload]  # a second symbolic axis raises
+    return prod(size(d) for d in value.shape[1:])
 
 
 @dataclass(slots=True)
@@ -74,6 +81,7 @@ class TapeBuilder:
     states: dict[str, int]  # state name -> index of its record
     inputs: dict[int, str]  # value id -> input name
     max_positions: int
+    uses: dict[int, int]  # value id -> ops that read it
     records: list[dict[str, Any]] = field(default_factory=list)
     parts: list[tuple[int, int, int]] = field(default_factory=list)
     values: list[tuple[int, str]] = field(default_factory=list)  # (width, T or R)
@@ -124,11 +132,12 @@ class TapeBuilder:
             values[i].offset, values[i].width = offsets[i], width
         for i, (weight, bias, column) in enumerate(self.parts):
             parts[i].weight, parts[i].bias, parts[i].column = weight, bias, column
-        linears = [r for r in self.records if r["kind"] == KINDS["linear"]]
+        products = [r for r in self.records if r["kind"] in (KINDS["linear"], KINDS["mlp"])]
+        widths = [r["i"][2] for r in products] + [r["i"][6] for r in products if r["kind"] == KINDS["mlp"]]
         struct = Tape(
             ops=C.addressof(ops), values=C.addressof(values), parts=C.addressof(parts), n_ops=len(ops), n_values=len(values), n_parts=len(self.parts),
             logits=self.storage[logits.id], arena_floats=total, max_tokens=max_tokens, max_requests=max_requests, vocab=vocab,
-            act_mult=max((r["mult"] for r in linears), default=1), act_width=max((r["i"][2] for r in linears), default=32),
+            act_mult=max((r["mult"] for r in products), default=1), act_width=max(widths, default=32),
         )  # fmt: skip
         return BuiltTape(struct, ops, values, parts, dict(self.storage))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -31,7 +32,9 @@ def lower(
 
     Raises ProgramError for an op without a kernel or a Program without logits, PlatformError for a kernel of another abi.
     """
-    builder = TapeBuilder(weights, {s.name: i for i, s in enumerate(states)}, {v.id: name for name, v in program.inputs.items()}, max_positions)
+    uses = Counter(v.id for op in program.ops for v in op.ins if v is not None)
+    inputs = {v.id: name for name, v in program.inputs.items()}
+    builder = TapeBuilder(weights, {s.name: i for i, s in enumerate(states)}, inputs, max_positions, uses)
     token_rows: list[tuple[Any, tuple[Op, ...]]] = []
     head_rows: list[tuple[Any, tuple[Op, ...]]] = []
     covered = 0

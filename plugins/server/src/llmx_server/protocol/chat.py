@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -72,9 +73,9 @@ class ChatRequest(SamplingFields, TemplateFields):
             arguments.setdefault("reasoning_effort", self.reasoning_effort)
         return arguments
 
-    def params(self, vocab_size: int) -> SamplingParams:
-        """The sampling parameters. Raises RequestError."""
-        return self.sampling(vocab_size, max_tokens=self._max_tokens(), logprobs=self._logprobs(), prompt_logprobs=self.wanted_prompt_logprobs())
+    def params(self, vocab_size: int, defaults: Mapping[str, Any]) -> SamplingParams:
+        """The sampling parameters; `defaults` are the model's own. Raises RequestError."""
+        return self.sampling(vocab_size, defaults, max_tokens=self._max_tokens(), logprobs=self._logprobs(), prompt_logprobs=self.wanted_prompt_logprobs())
 
     def _max_tokens(self) -> int | None:
         old, new = self.max_tokens, self.max_completion_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from llmx.engine.outputs import CompletionOutput
@@ -45,8 +46,8 @@ class CompletionRequest(SamplingFields):
             return list(prompt)
         return [_token_ids(item, f"prompt[{index}]") for index, item in enumerate(prompt)]
 
-    def params(self, vocab_size: int) -> SamplingParams:
-        """The sampling parameters. Raises RequestError."""
+    def params(self, vocab_size: int, defaults: Mapping[str, Any]) -> SamplingParams:
+        """The sampling parameters; `defaults` are the model's own. Raises RequestError."""
         if self.suffix:
             raise RequestError("suffix is set: fill-in-the-middle is not supported, leave it out", field="suffix")
         n = 1 if self.n is None else self.n
@@ -62,7 +63,7 @@ class CompletionRequest(SamplingFields):
             prompt_logprobs = max(logprobs, prompt_logprobs or 0)
         if self.max_tokens is None and self.min_tokens is not None and self.min_tokens > max_tokens:
             raise RequestError(f"min_tokens is {self.min_tokens} but max_tokens is {max_tokens} by default: set max_tokens", field="min_tokens")
-        return self.sampling(vocab_size, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+        return self.sampling(vocab_size, defaults, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
 
 
 def completion_choice(index: int, text: str, logprobs: dict[str, Any] | None, answer: CompletionOutput | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -66,9 +67,12 @@ class SamplingFields(BaseModel):
     stream: bool = False
     stream_options: dict[str, Any] | None = None
 
-    def sampling(self, vocab_size: int, *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None) -> SamplingParams:
-        """The request's SamplingParams, checked against the vocabulary. Raises RequestError naming the field at fault."""
-        given = {name: value for name in _SAME_NAME if (value := getattr(self, name)) is not None}
+    def sampling(self, vocab_size: int, defaults: Mapping[str, Any], *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None) -> SamplingParams:
+        """The request's SamplingParams, checked against the vocabulary. Raises RequestError naming the field at fault.
+
+        defaults: of the model, for fields that the request leaves out.
+        """
+        given = dict(defaults) | {name: value for name in _SAME_NAME if (value := getattr(self, name)) is not None}
         if self.top_k is not None and self.top_k >= vocab_size:
             given["top_k"] = 0  # as many as there are: off, and small enough for any executor's integers
         stop = [self.stop] if isinstance(self.stop, str) else (self.stop or [])

@@ -48,7 +48,7 @@ async def create_chat_completion(request: Request) -> Response:
 
 
 async def _job(serving: Serving, body: ChatRequest) -> Job:
-    params = body.params(serving.engine.info.vocab_size)
+    params = body.params(serving.engine.info.vocab_size, serving.engine.sampling_defaults)
     serving.check_priority(params.priority)
     prompt = serving.render(body.template_arguments())
     return await make_job(serving, prompt, params, add_special_tokens=body.add_special_tokens, max_tokens_given=True)

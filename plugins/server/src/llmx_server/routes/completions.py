@@ -46,7 +46,7 @@ async def create_completion(request: Request) -> Response:
 
 async def _jobs(serving: Serving, body: CompletionRequest) -> list[Job]:
     """All prompts, each checked, before the first runs."""
-    params = body.params(serving.engine.info.vocab_size)
+    params = body.params(serving.engine.info.vocab_size, serving.engine.sampling_defaults)
     serving.check_priority(params.priority)
     return [
         await make_job(serving, prompt, params, index=index, add_special_tokens=body.add_special_tokens, max_tokens_given=body.max_tokens is not None)

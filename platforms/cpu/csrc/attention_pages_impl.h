@@ -1,0 +1,90 @@
+// How a page's 64-byte unit meets one operand (of a query or of probabilities), for both element types; attention.h has the layout.
+#pragma once
+#include "attention.h"
+#include "simd.h"
+
+namespace llmx {
+namespace LLMX_NS {
+
+constexpr int kUnitBytes = 64;  // sixteen keys (K) or columns (V), one dword each
+
+// kPerUnit: elements of the summed dimension in a unit. An operand is kWords floats per unit.
+
+struct F32Page {
+  static constexpr int kPerUnit = 1, kWords = 1, kBytes = 4;
+  struct Unit {
+    F16 v;
+  };
+  LLMX_INLINE Unit load_unit(const uint8_t* p) { return {load(reinterpret_cast<const float*>(p))}; }
+  LLMX_INLINE Unit load_unit_n(const uint8_t* p, int n) { return {load_n(reinterpret_cast<const float*>(p), n)}; }
+  struct Operand {
+    F16 v;
+  };
+  LLMX_INLINE Operand operand(const float* p) { return {set1(*p)}; }
+  LLMX_INLINE F16 dot(F16 acc, const Unit& unit, const Operand& x) { return fma(unit.v, x.v, acc); }
+  LLMX_INLINE void store_operand(float* to, const float* from, int n) { memcpy(to, from, static_cast<size_t>(n) * 4); }
+};
+
+struct Bf16Page {
+  static constexpr int kPerUnit = 2, kBytes = 2;
+  LLMX_INLINE B32 load_n_pairs(const uint8_t* p, int n) {
+    uint8_t tmp[kUnitBytes] = {0};
+    memcpy(tmp, p, static_cast<size_t>(n) * 4);
+    return load_pairs(tmp);
+  }
+#if LLMX_LEVEL == 2
+  static constexpr int kWords = 1;  // a pair
+  struct Unit {
+    B32 v;
+  };
+  LLMX_INLINE B32 pairs_of(F16 first, F16 second) { return {reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second.v, first.v))}; }
+  LLMX_INLINE Unit load_unit(const uint8_t* p) { return {load_pairs(p)}; }
+  LLMX_INLINE Unit load_unit_n(const uint8_t* p, int n) { return {load_n_pairs(p, n)}; }
+  struct Operand {
+    B32 v;
+  };
+  LLMX_INLINE Operand operand(const float* p) { return {set1_pair(float_to_bits(*p))}; }
+  LLMX_INLINE F16 dot(F16 acc, const Unit& unit, const Operand& x) { return dot_pairs(acc, unit.v, x.v); }
+  LLMX_INLINE void store_operand(float* to, const float* from, int n) {  // reads and writes whole vectors
+    for (int i = 0; i < n; i += 2 * kLanes) _mm512_storeu_si512(to + i / 2, pairs_of(load(from + i), load(from + i + kLanes)).v);
+  }
+#else
+  static constexpr int kWords = 2;  // two floats, both exactly representable in bf16
+  struct Unit {
+    F16 even, odd;
+  };
+  LLMX_INLINE Unit load_unit(const uint8_t* p) {
+    const B32 pairs = load_pairs(p);
+    return {pair_even(pairs), pair_odd(pairs)};
+  }
+  LLMX_INLINE Unit load_unit_n(const uint8_t* p, int n) {
+    const B32 pairs = load_n_pairs(p, n);
+    return {pair_even(pairs), pair_odd(pairs)};
+  }
+  struct Operand {
+    F16 even, odd;
+  };
+  LLMX_INLINE Operand operand(const float* p) { return {set1(p[0]), set1(p[1])}; }
+  LLMX_INLINE F16 dot(F16 acc, const Unit& unit, const Operand& x) { return fma(unit.odd, x.odd, fma(unit.even, x.even, acc)); }
+  LLMX_INLINE void store_operand(float* to, const float* from, int n) {
+    for (int i = 0; i < n; ++i) to[i] = bf16_to_float(float_to_bf16(from[i]));
+  }
+#endif
+};
+
+// Bytes of K of one head in one block; V of one head; words from one query row to the next.
+template <class Page>
+LLMX_INLINE int64_t k_bytes(int head_dim) {
+  return static_cast<int64_t>(head_dim) * kBlockTokens * Page::kBytes;
+}
+template <class Page>
+LLMX_INLINE int64_t v_bytes(int v_dim) {
+  return static_cast<int64_t>(v_dim) * kBlockTokens * Page::kBytes;
+}
+template <class Page>
+LLMX_INLINE int query_words(int head_dim) {
+  return (head_dim / Page::kPerUnit * Page::kWords + kLanes - 1) / kLanes * kLanes;
+}
+
+}  // namespace LLMX_NS
+}  // namespace llmx

@@ -1,0 +1,124 @@
+// Products on a tape: their inputs, quantised once per op, and what is fused with them. A fusion runs the same functions on the
+// same values in the same order as the ops alone; it only keeps them in cache. So the bits are equal.
+#include <algorithm>
+
+#include "tape.h"
+
+namespace llmx {
+namespace {
+
+int index_of(ActType type) { return static_cast<int>(type); }
+int64_t tiles_of(int64_t m) { return (m + kTileRows - 1) / kTileRows; }
+
+// The norm before a product, as run_linear and run_mlp find it in a record.
+struct PreNorm {
+  bool on;
+  NormParams params;
+};
+
+PreNorm pre_norm(const LlmxOp& op, const float* weight, const float* bias) {
+  return {op.i[3] != 0, {static_cast<NormKind>(op.i[3] - 1), op.f[0], op.i[4] != 0, weight, bias}};
+}
+
+}  // namespace
+
+LinearInput Engine::input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm) {
+  bool wanted[3] = {};
+  for (int i = 0; i < n; ++i) wanted[index_of(act_type(weights_[parts[i].weight].type))] = true;
+  auto* f32 = reinterpret_cast<float*>(acts_[index_of(ActType::f32)]->data());
+  auto* bf16 = reinterpret_cast<uint16_t*>(acts_[index_of(ActType::bf16)]->data());
+  auto* i8 = reinterpret_cast<ActBlock*>(acts_[index_of(ActType::i8)]->data());
+  const int64_t ld = act_ld(ActType::bf16, k);
+  if (norm || wanted[index_of(ActType::bf16)] || wanted[index_of(ActType::i8)]) {
+    pool_.over(tiles_of(m), 16384 / (k * std::min<int64_t>(m, kTileRows)) + 1, [&](int64_t begin, int64_t end, int worker) {
+      for (int64_t t = begin; t < end; ++t) {
+        const int64_t row = t * kTileRows, rows = std::min<int64_t>(m - row, kTileRows);
+        const float* from = x + row * k;
+        if (norm) {
+          float* to = wanted[index_of(ActType::f32)] ? f32 + row * k : tile_scratch_[static_cast<size_t>(worker)].data();
+          rowwise_.norm({*norm, from, nullptr, false, to, k, 1}, 0, rows);
+          from = to;
+        }
+        if (wanted[index_of(ActType::i8)]) linear_.quantize(from, k, rows, k, i8 + t * (k / kBlock), 0, 1);
+        if (wanted[index_of(ActType::bf16)]) linear_.round_bf16(from, k, k, bf16 + row * ld, ld, 0, rows);
+      }
+    });
+  }
+  return {{norm ? f32 : x, bf16, i8}, m, k};
+}
+
+// Panels [begin, end) of one part for the rows of `tile` onward.
+void Engine::gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, int64_t rows, float* y, int64_t ldy, const float* residual, int64_t begin, int64_t end) {
+  const PackedWeight& weight = weights_[part.weight];
+  const ActType type = act_type(weight.type);
+  const int64_t ld = act_ld(type, input.k), row = tile * kTileRows;
+  const void* act = input.acts[index_of(type)];
+  if (type == ActType::i8) act = static_cast<const ActBlock*>(act) + tile * ld;
+  if (type == ActType::bf16) act = static_cast<const uint16_t*>(act) + row * ld;
+  if (type == ActType::f32) act = static_cast<const float*>(act) + row * ld;
+  linear_.gemm({&weight, act, ld, rows, y, ldy, vector(part.bias), residual, ldy}, begin, end);
+}
+
+void Engine::linear(const LlmxPart* parts, int n, const LinearInput& input, float* y, int64_t ldy, const float* residual) {
+  int64_t panels = 0, bytes = 0;
+  for (int i = 0; i < n; ++i) {
+    const PackedWeight& weight = weights_[parts[i].weight];
+    panels += weight.panels;
+    bytes += weight.panels * weight.panel_bytes;
+  }
+  // A chunk is worth a few microseconds of memory or arithmetic; four panels go together where the kernel wants them.
+  const int64_t grain = std::max<int64_t>(4, panels * 24576 / std::max<int64_t>(1, bytes * std::min<int64_t>(input.m, 64)));
+  pool_.over((panels + 3) / 4, std::max<int64_t>(1, grain / 4), [&](int64_t begin, int64_t end, int) {
+    int64_t first = 0;
+    for (int i = 0; i < n; ++i) {
+      const int64_t count = weights_[parts[i].weight].panels;
+      const int64_t from = std::max(begin * 4, first) - first, to = std::min(end * 4, first + count) - first;
+      first += count;
+      const int64_t column = parts[i].column;
+      if (from < to) gemm(parts[i], input, 0, input.m, y + column, ldy, residual ? residual + column : nullptr, from, to);
+    }
+  });
+}
+
+void Engine::run_linear(const LlmxOp& op, int64_t rows) {
+  const LlmxPart* parts = parts_.data() + op.i[0];
+  const PreNorm norm = pre_norm(op, vector(op.w[0]), vector(op.w[1]));
+  const LinearInput input = input_of(parts, op.i[1], value(op.in[0]), rows, op.i[2], norm.on ? &norm.params : nullptr);
+  linear(parts, op.i[1], input, value(op.out[0]), op.width, value(op.in[1]));
+}
+
+// gate and up run 32 columns at a time, their product goes straight into the form that `down` reads.
+void Engine::run_mlp(const LlmxOp& op, int64_t m) {
+  const LlmxPart* parts = parts_.data() + op.i[0];
+  const PreNorm norm = pre_norm(op, vector(op.w[0]), vector(op.w[1]));
+  const LinearInput input = input_of(parts, 2, value(op.in[0]), m, op.i[2], norm.on ? &norm.params : nullptr);
+  const auto act = static_cast<ActKind>(op.i[5]);
+  const int64_t width = op.i[6], groups = width / kBlock;
+  const ActType type = act_type(weights_[parts[2].weight].type);
+  uint8_t* mid = mid_acts_[index_of(type)]->data();
+  const int64_t bytes = 2 * weights_[parts[0].weight].panel_bytes * 2;
+  pool_.over(groups, 24576 / (bytes * std::min<int64_t>(m, 64)) + 1, [&](int64_t begin, int64_t end, int worker) {
+    float* pair = tile_scratch_[static_cast<size_t>(worker)].data();  // [rows, gate 32 | up 32], then their product [rows, 32]
+    float* product = pair + kTileRows * 2 * kBlock;
+    for (int64_t t = 0; t < tiles_of(m); ++t) {
+      const int64_t row = t * kTileRows, rows = std::min<int64_t>(m - row, kTileRows);
+      for (int64_t g = begin; g < end; ++g) {
+        const int64_t column = g * kBlock, panel = 2 * g;
+        gemm(parts[0], input, t, rows, pair - column, 2 * kBlock, nullptr, panel, panel + 2);
+        gemm(parts[1], input, t, rows, pair + kBlock - column, 2 * kBlock, nullptr, panel, panel + 2);
+        rowwise_.act_mul(act, pair, product, kBlock, 0, rows);
+        if (type == ActType::i8) {
+          linear_.quantize(product, kBlock, rows, kBlock, reinterpret_cast<ActBlock*>(mid) + t * groups + g, 0, 1);
+        } else if (type == ActType::bf16) {
+          linear_.round_bf16(product, kBlock, kBlock, reinterpret_cast<uint16_t*>(mid) + row * width + column, width, 0, rows);
+        } else {
+          float* out = reinterpret_cast<float*>(mid) + row * width + column;
+          for (int64_t r = 0; r < rows; ++r) std::copy_n(product + r * kBlock, kBlock, out + r * width);
+        }
+      }
+    }
+  });
+  linear(parts + 2, 1, {{mid, mid, mid}, m, width}, value(op.out[0]), op.width, value(op.in[1]));
+}
+
+}  // namespace llmx

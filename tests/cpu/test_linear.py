@@ -1,0 +1,162 @@
+"""Products with packed weights: against numpy, and bit equality over rows, threads and cuts of the columns."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from tests.cpu.numpy_interpreter import round_bf16, round_int8
+
+from llmx.executor import HostTensor
+from llmx.weights.quant import dequantize, quantize
+from llmx_cpu.native import ISA_NAMES, WEIGHT_TYPES, PartRecord, best_isa, library
+
+LEVELS = range(ISA_NAMES.index(best_isa()) + 1)
+ROWS = (70, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 31, 33)
+
+
+class Engine:
+    """A native engine that only holds weights."""
+
+    def __init__(self, isa: int, threads: int) -> None:
+        self.pointer = library().llmx_engine_new(isa, threads)
+        assert self.pointer
+
+    def close(self) -> None:
+        library().llmx_engine_free(self.pointer)
+
+    def weight(self, tensor: HostTensor, as_f32: bool = False) -> int:
+        rows, cols = tensor.shape
+        stored = WEIGHT_TYPES[tensor.dtype]
+        data = np.ascontiguousarray(tensor.data)
+        handle = library().llmx_engine_weight(self.pointer, stored, 0 if as_f32 else stored, rows, cols, data.ctypes.data, data.shape[1])
+        assert handle >= 0, library().llmx_error()
+        return int(handle)
+
+    def vector(self, values: np.ndarray) -> int:
+        return int(library().llmx_engine_vector(self.pointer, values.ctypes.data, values.size))
+
+    def linear(self, parts: list[tuple[int, int, int]], x: np.ndarray, width: int, residual: np.ndarray | None = None) -> np.ndarray:
+        """parts: (weight, bias or -1, first column)."""
+        records = (PartRecord * len(parts))(*[PartRecord(w, b, c, 0) for w, b, c in parts])
+        y = np.full((len(x), width), np.nan, np.float32)
+        done = library().llmx_test_linear(
+            self.pointer, ctypes.addressof(records), len(parts), x.ctypes.data, len(x), x.shape[1], y.ctypes.data, width,
+            None if residual is None else residual.ctypes.data, len(x),
+        )  # fmt: skip
+        assert done == 0, library().llmx_error()
+        return y
+
+    def unpack(self, weight: int, row: int, cols: int) -> np.ndarray:
+        out = np.empty(cols, np.float32)
+        library().llmx_test_unpack_row(self.pointer, weight, row, out.ctypes.data)
+        return out
+
+
+@pytest.fixture(params=[(isa, threads) for isa in LEVELS for threads in (1, 2)], ids=lambda p: f"{ISA_NAMES[p[0]]}-{p[1]}")
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    made = Engine(*request.param)
+    yield made
+    made.close()
+
+
+def tensor_of(scheme: str, rows: int, cols: int, seed: int = 0) -> HostTensor:
+    values = np.random.default_rng(seed).standard_normal((rows, cols)).astype(np.float32)
+    return quantize(values, scheme)
+
+
+def inputs(rows: int, cols: int, seed: int = 1) -> np.ndarray:
+    """Rows of normal values, with a zero row, a zero block and an outlier among them."""
+    x = np.random.default_rng(seed).standard_normal((rows, cols)).astype(np.float32)
+    x[2] = 0
+    x[3, :32] = 0
+    x[4, 5] = 300.0
+    return x
+
+
+def rounded(x: np.ndarray, scheme: str) -> np.ndarray:
+    if scheme.startswith("q"):
+        return round_int8(x)
+    return round_bf16(x) if scheme == "bf16" else x.astype(np.float64)
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(16, 32), (50, 96), (33, 64), (1, 160), (130, 576)])
+@pytest.mark.parametrize("scheme", WEIGHT_TYPES)
+def test_linear_equals_numpy_and_rows_are_independent(engine: Engine, scheme: str, rows: int, cols: int) -> None:
+    tensor = tensor_of(scheme, rows, cols)
+    weight = engine.weight(tensor)
+    x = inputs(70, cols)
+    want = rounded(x, scheme) @ dequantize(tensor).astype(np.float64).T
+    whole = engine.linear([(weight, -1, 0)], x, rows)
+    size = np.abs(rounded(x, scheme)) @ np.abs(dequantize(tensor)).T.astype(np.float64) + 1e-6
+    assert (np.abs(whole - want) / size).max() < 2e-6
+    for m in ROWS:
+        assert np.array_equal(engine.linear([(weight, -1, 0)], x[:m].copy(), rows), whole[:m]), m
+    assert np.array_equal(engine.linear([(weight, -1, 0)], x[37:41].copy(), rows), whole[37:41])
+
+
+@pytest.mark.parametrize("cols", [1, 7, 33, 95])
+@pytest.mark.parametrize("scheme", ["f32", "f16", "bf16"])
+def test_dense_columns_need_no_alignment(engine: Engine, scheme: str, cols: int) -> None:
+    tensor = tensor_of(scheme, 21, cols)
+    x = np.random.default_rng(2).standard_normal((19, cols)).astype(np.float32)
+    want = rounded(x, scheme) @ dequantize(tensor).astype(np.float64).T
+    got = engine.linear([(engine.weight(tensor), -1, 0)], x, 21)
+    assert np.abs(got - want).max() < 1e-5 * max(1.0, float(np.abs(want).max()))
+
+
+def test_parts_of_different_storage_bias_and_residual(engine: Engine) -> None:
+    """One product of four parts: columns side by side, the residual added after the bias."""
+    x = inputs(23, 64)
+    residual = np.random.default_rng(5).standard_normal((23, 40 + 24 + 17 + 16)).astype(np.float32)
+    bias = np.random.default_rng(6).standard_normal(24).astype(np.float32)
+    parts, want, column = [], [], 0
+    for scheme, rows in (("q4_1", 40), ("q8_0", 24), ("bf16", 17), ("f32", 16)):
+        tensor = tensor_of(scheme, rows, 64, seed=rows)
+        parts.append((engine.weight(tensor), engine.vector(bias) if rows == 24 else -1, column))
+        want.append(engine.linear([(parts[-1][0], -1, 0)], x, rows) + (bias if rows == 24 else np.float32(0)))
+        column += rows
+    got = engine.linear(parts, x, column, residual)
+    assert np.array_equal(got, residual + np.concatenate(want, axis=1))
+
+
+@pytest.mark.parametrize("scheme", WEIGHT_TYPES)
+def test_rows_come_back_from_panels(engine: Engine, scheme: str) -> None:
+    tensor = tensor_of(scheme, 37, 96)
+    values, weight, full = dequantize(tensor), engine.weight(tensor), engine.weight(tensor, as_f32=True)
+    for row in (0, 1, 15, 16, 36):
+        assert np.array_equal(engine.unpack(weight, row, 96), values[row])
+        assert np.array_equal(engine.unpack(full, row, 96), values[row])
+
+
+@pytest.mark.parametrize("scheme", ["q4_1", "bf16", "f32"])
+def test_nan_and_infinity_reach_the_output(engine: Engine, scheme: str) -> None:
+    """A row with a NaN gives NaN (its request fails), and no other row does."""
+    weight = engine.weight(tensor_of(scheme, 32, 64))
+    x = inputs(6, 64)
+    x[1, 40], x[5, 3] = np.nan, np.inf
+    y = engine.linear([(weight, -1, 0)], x, 32)
+    assert np.isnan(y[1]).all() and not np.isfinite(y[5]).any() and np.isfinite(y[[0, 2, 3, 4]]).all()
+
+
+def test_weights_that_cannot_be_packed_are_refused() -> None:
+    engine = Engine(0, 1)
+    data = np.zeros((4, 40), np.uint8)
+    assert library().llmx_engine_weight(engine.pointer, WEIGHT_TYPES["q8_0"], WEIGHT_TYPES["q8_0"], 4, 40, data.ctypes.data, 40) == -1
+    assert b"multiple of 32" in library().llmx_error()
+    assert library().llmx_engine_weight(engine.pointer, WEIGHT_TYPES["f32"], WEIGHT_TYPES["q8_0"], 4, 32, data.ctypes.data, 40) == -1
+    engine.close()
+
+
+def test_levels_agree_on_integers() -> None:
+    """int8 products have exact integer sums at every level; what differs is one rounding per 32 columns."""
+    tensor, x = tensor_of("q4_1", 64, 128), inputs(9, 128)
+    outputs = []
+    for isa in LEVELS:
+        engine = Engine(isa, 1)
+        outputs.append(engine.linear([(engine.weight(tensor), -1, 0)], x, 64))
+        engine.close()
+    for other in outputs[1:]:
+        assert np.abs(other - outputs[0]).max() < 2e-5 * np.abs(outputs[0]).max()

@@ -1,0 +1,224 @@
+"""The executor protocol on the native executor: what a Step asks and what a StepOutput says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.cpu.native_model import Driver, MemorySource, config_for, native_executor, tiny_llama
+
+from llmx.errors import PlatformError
+from llmx.executor import Control, HostTensor, Joined, KvOp, Late, SamplingRow, Status, Step, StepOutput, Want
+from llmx_cpu.executor import NativeExecutor
+
+VOCAB = 512
+PROMPT = [int(t) for t in np.random.default_rng(11).integers(0, VOCAB, 40)]
+ALL = Want(top_logprobs=3)
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    executor = native_executor(tiny_llama("q4_1", "q8_0"), config_for())
+    yield Driver(executor)
+    executor.close()
+
+
+def late_step(driver: Driver, rows: dict[int, list[int]], late: Late) -> StepOutput:
+    """One step whose sampling waits for `late`."""
+    executor, ends = driver.executor, np.cumsum([len(r) for r in rows.values()]) - 1
+    step = Step(
+        driver.seq,
+        slot=np.array(list(rows), np.int32),
+        q=np.array([len(r) for r in rows.values()], np.int32),
+        start=np.array([driver.done[s] for s in rows], np.int32),
+        tokens=np.array([t for r in rows.values() for t in r], np.int32),
+        head=ends.astype(np.int32),
+        samples=np.array([(s, i, 1) for i, s in enumerate(rows)], np.int32),
+        late=True,
+        want=[ALL] * len(rows),
+    )
+    driver.seq += 1
+    ticket = executor.submit(step)
+    executor.release(ticket, late)
+    return executor.collect(ticket)
+
+
+def mask_of(*allowed: list[int]) -> np.ndarray:
+    words = np.zeros((len(allowed), -(-VOCAB // 32)), np.uint32)
+    for row, ids in enumerate(allowed):
+        for token in ids:
+            words[row, token >> 5] |= np.uint32(1 << (token & 31))
+    return words
+
+
+def test_late_masks_open_and_drop(driver: Driver) -> None:
+    driver.join(dict.fromkeys(range(4), PROMPT))
+    late = Late(mask=mask_of([7], [7], [7], []), open=np.array([0, 1, 0, 0], bool), drop=np.array([0, 0, 1, 0], bool))
+    out = late_step(driver, dict.fromkeys(range(4), PROMPT), late)
+    assert out.tokens[0, 0] == 7 and out.tokens[1, 0] == out.lp_ids[1, 0, 1] != 7
+    assert out.count.tolist() == [1, 1, 0, 0] and out.status.tolist() == [Status.OK, Status.OK, Status.OK, Status.MASK_DEAD]
+    assert driver.executor.history(0) == [*PROMPT, 7] and driver.executor.history(2) == PROMPT
+
+
+def test_host_logits_see_and_change_the_rows(driver: Driver) -> None:
+    driver.join({0: PROMPT, 1: PROMPT[:9]})
+    seen = []
+
+    def force(rows: np.ndarray) -> np.ndarray:
+        seen.append(rows.copy())
+        rows = rows.copy()
+        rows[1, 3] = 1e4
+        return rows
+
+    out = late_step(driver, {0: PROMPT, 1: PROMPT[:9]}, Late(host_logits=force))
+    assert seen[0].shape == (2, VOCAB) and out.tokens[0, 0] == seen[0][0].argmax() and out.tokens[1, 0] == 3
+
+
+def test_unknown_token_is_the_last_one_drawn(driver: Driver) -> None:
+    driver.join({5: PROMPT})
+    first = int(driver.step({5: PROMPT}).tokens[0, 0])
+    second = int(driver.step({5: [-1]}).tokens[0, 0])
+    driver.join({6: [*PROMPT, first]})
+    assert int(driver.step({6: [*PROMPT, first]}).tokens[0, 0]) == second
+    assert driver.executor.history(5) == [*PROMPT, first, second]
+    driver.executor.check_slots({5: [*PROMPT, first, second], 6: [*PROMPT, first]})
+
+
+def test_verified_drafts_give_the_tokens_of_single_steps(driver: Driver) -> None:
+    driver.join({0: PROMPT, 1: PROMPT})
+    plain = [int(driver.step({0: PROMPT}).tokens[0, 0])]
+    for _ in range(4):
+        plain.append(int(driver.step({0: [-1]}).tokens[0, 0]))
+    driver.step({1: PROMPT})
+    drafts = [plain[1], plain[2], (plain[3] + 1) % VOCAB, plain[4]]
+    step = Step(
+        driver.seq, slot=np.array([1], np.int32), q=np.array([5], np.int32), start=np.array([len(PROMPT)], np.int32), tokens=np.array([-1, *drafts], np.int32),
+        head=np.arange(5, dtype=np.int32), samples=np.array([(1, 0, 5)], np.int32),
+    )  # fmt: skip
+    out = driver._run(step)
+    assert out.count.tolist() == [3] and out.tokens[0].tolist() == [*plain[1:4], -1, -1]
+    assert driver.executor.history(1) == [*PROMPT, *plain[:4]]
+    driver.done[1] = len(PROMPT) + 3  # the rejected rows' pages are written again
+    assert int(driver.step({1: [-1]}).tokens[0, 0]) == plain[4]
+
+
+def test_prompt_logprobs_across_chunks(driver: Driver) -> None:
+    driver.join({0: PROMPT, 1: PROMPT})
+    whole = score(driver, 0, 0, 40, 39)
+    parts = [score(driver, 1, 0, 13, 13), score(driver, 1, 13, 27, 26)]
+    assert np.array_equal(whole.prompt_lp[0].lp, np.concatenate([p.prompt_lp[0].lp for p in parts]))
+    assert whole.prompt_lp[0].ids[:, 0].tolist() == PROMPT[1:] and whole.prompt_lp[0].ids.shape == (39, 3)
+    ids, lp, rank = whole.prompt_lp[0].ids, whole.prompt_lp[0].lp, whole.prompt_lp[0].rank
+    assert np.all(lp[:, 1] >= lp[:, 0]) and np.array_equal(rank == 1, ids[:, 0] == ids[:, 1])
+
+
+def score(driver: Driver, slot: int, start: int, q: int, rows: int) -> StepOutput:
+    step = Step(
+        driver.seq, slot=np.array([slot], np.int32), q=np.array([q], np.int32), start=np.array([start], np.int32),
+        tokens=np.array(PROMPT[start : start + q], np.int32), head=np.arange(rows, dtype=np.int32),
+        score=np.array([(slot, 0, rows)], np.int32), score_top=np.array([2], np.int32),
+    )  # fmt: skip
+    return driver._run(step)
+
+
+def test_fork_draws_from_the_parents_row_with_its_own_seed(driver: Driver) -> None:
+    row = SamplingRow(temperature=1.5, seed=5)
+    driver.join({0: PROMPT, 2: PROMPT}, row)
+    driver.join({3: PROMPT}, replace(row, seed=6))
+    alone = [int(driver.step({s: PROMPT}).tokens[0, 0]) for s in (2, 3)]
+    fork = Joined(1, np.empty(0, np.int32), len(PROMPT), replace(row, seed=6), fork_of=0)
+    step = Step(
+        driver.seq, slot=np.array([0], np.int32), q=np.array([40], np.int32), start=np.array([0], np.int32), tokens=np.array(PROMPT, np.int32), joined=[fork],
+        head=np.array([39], np.int32), samples=np.array([(0, 0, 1), (1, 0, 1)], np.int32),
+    )  # fmt: skip
+    out = driver._run(step)
+    assert out.tokens[:, 0].tolist() == alone and driver.executor.history(1) == [*PROMPT, alone[1]]
+    # the child goes on in a copy of the parent's last block
+    copy = Step(
+        driver.seq, slot=np.array([0, 1], np.int32), q=np.array([1, 1], np.int32), start=np.array([40, 40], np.int32), tokens=np.array([-1, -1], np.int32),
+        head=np.array([0, 1], np.int32), samples=np.array([(0, 0, 1), (1, 1, 1)], np.int32), kv_ops=np.array([(KvOp.COPY, 0, 3, 700)], np.int32),
+    )  # fmt: skip
+    copy.new_blocks = (np.array([(1, 2, 700)], np.int32),)
+    driver.seq += 1
+    got = driver.executor.collect(driver.executor.submit(copy)).tokens[:, 0].tolist()
+    assert got == [int(driver.step({s: [-1]}).tokens[0, 0]) for s in (2, 3)]
+
+
+def test_preempted_request_goes_on_as_if_nothing_was(driver: Driver) -> None:
+    driver.join({0: PROMPT})
+    tokens = [int(driver.step({0: PROMPT}, want=ALL).tokens[0, 0])]
+    outs = [driver.step({0: [-1]}, want=ALL) for _ in range(3)]
+    tokens += [int(o.tokens[0, 0]) for o in outs]
+    driver.leave(0)
+    again = [*PROMPT, *tokens[:3]]
+    driver.join({0: again})
+    out = driver.step({0: again}, want=ALL)
+    assert np.array_equal(out.lp, outs[-1].lp) and int(out.tokens[0, 0]) == tokens[3]
+
+
+def test_nan_ends_one_request_alone() -> None:
+    bundle = tiny_llama("f32")
+    assert isinstance(bundle.weights, MemorySource)
+    table = bundle.weights.tensors["model.embed_tokens.weight"]
+    data = table.data.copy()
+    data[100] = np.full(64, np.nan, np.float32).view(np.uint8)
+    bundle.weights.tensors["model.embed_tokens.weight"] = HostTensor(table.dtype, table.shape, data)
+    bundle.weights.tensors["lm_head.weight"] = table
+    from tests.cpu.native_model import TINY
+
+    from llmx.models.llama import build_llama
+    from llmx.weights.quant import quant_key
+
+    untied = replace(bundle, model=build_llama({**TINY, "tie_word_embeddings": False}, lambda name: quant_key("f32")))
+    executor = native_executor(untied, config_for())
+    driver = Driver(executor)
+    good = [t for t in PROMPT if t != 100]
+    driver.join({0: good, 1: [*good[:5], 100], 2: good[:20]})
+    out = driver.step({0: good, 1: [*good[:5], 100], 2: good[:20]}, want=ALL)
+    assert out.status.tolist() == [Status.OK, Status.NAN, Status.OK] and out.count.tolist() == [1, 0, 1]
+    driver.leave(0, 1, 2)
+    driver.join({0: good})
+    alone = driver.step({0: good}, want=ALL)
+    assert np.array_equal(alone.lp[0], out.lp[0])
+    executor.close()
+
+
+def test_empty_step_and_stats(driver: Driver) -> None:
+    out = driver._run(Step(driver.seq))
+    assert out.count.size == 0 and out.status.size == 0
+    reply = driver.executor.control(Control("stats"))
+    assert reply.ok and reply.value["threads"] == 1 and reply.value["weight_bytes"] > 0
+    assert not driver.executor.control(Control("sleep")).ok
+
+
+def test_bugs_of_the_caller_are_named(driver: Driver) -> None:
+    executor: NativeExecutor = driver.executor
+    driver.join({0: PROMPT})
+    with pytest.raises(PlatformError, match="id 512, the vocabulary has 512"):
+        driver.step({0: [512]})
+    driver.done[0] = 0
+    with pytest.raises(PlatformError, match="300 tokens .* limits 256"):
+        driver.step({0: [1] * 300})
+    step = Step(driver.seq, kv_ops=np.array([(KvOp.STORE, 0, 1, 1)], np.int32))
+    with pytest.raises(PlatformError, match="KV operation 5"):
+        driver._run(step)
+    with pytest.raises(PlatformError, match="block that does not exist"):
+        driver._run(Step(driver.seq, kv_ops=np.array([(KvOp.ZERO, 0, 0, 800)], np.int32)))
+    ticket = executor.submit(Step(driver.seq))
+    with pytest.raises(PlatformError, match="one at a time"):
+        executor.submit(Step(driver.seq + 1))
+    executor.collect(ticket)
+    executor.close()
+    with pytest.raises(PlatformError, match="was closed"):
+        executor.submit(Step(driver.seq))
+    executor.close()
+
+
+def test_float_mode_of_the_caller_is_restored(driver: Driver) -> None:
+    """Denormals are flushed inside a step only."""
+    tiny = np.full(4, 1e-40, np.float32)
+    driver.join({0: PROMPT})
+    driver.step({0: PROMPT})
+    assert np.all(tiny * np.float32(1.0) == tiny) and np.all(tiny > 0)

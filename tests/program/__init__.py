@@ -1,0 +1,1 @@
+"""Tests of Programs, their kinds and the model families."""
