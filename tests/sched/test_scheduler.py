@@ -199,7 +199,16 @@ def test_refusals_name_value_and_limit() -> None:
     harness.add("twin", [5])
     with pytest.raises(RequestError, match="running already"):
         harness.add("twin", [5])
-    harness.engine._max_queued = 1
-    with pytest.raises(QueueFull):
-        harness.add("queued", [5])
     harness.run()
+
+
+def test_a_full_queue_is_refused_and_free_slots_do_not_count_as_queue() -> None:
+    harness = Harness([FULL], slots=2)
+    harness.engine._max_queued = 1
+    for index in range(3):  # two slots and one place in the queue
+        harness.add(f"r{index}", [5])
+    with pytest.raises(QueueFull) as caught:
+        harness.add("more", [5])
+    assert caught.value.retry_after_s >= 1
+    harness.run()
+    assert len(harness.ends) == 3

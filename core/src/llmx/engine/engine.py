@@ -95,7 +95,7 @@ class Engine:
             raise RequestError(f"a request with id {message.id!r} is running already", field="request_id")
         if length == 0:
             raise RequestError("the prompt has no tokens: give at least one", field="prompt")
-        if self._max_queued is not None and len(self.scheduler.waiting) >= self._max_queued:
+        if self._max_queued is not None and self.scheduler.num_queued >= self._max_queued:
             raise QueueFull(f"{self._max_queued} requests are waiting, which is the limit (--max-num-queued-reqs): try again later", retry_after_s=max(1, int(self.scheduler.queue_delay_s)))
         least = 0 if params.max_tokens == 0 else 1
         if length + least > self.max_model_len:

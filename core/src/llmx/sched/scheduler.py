@@ -281,6 +281,11 @@ class Scheduler:
             emission.logprobs = (out.lp_ids[index, :n], out.lp[index, :n], out.rank[index, :n])
 
     @property
+    def num_queued(self) -> int:
+        """Waiting requests beyond those that free slots could take at once."""
+        return max(len(self.waiting) - len(self._free_slots), 0)
+
+    @property
     def queue_delay_s(self) -> float:
         """Age of the request that has waited longest, in seconds."""
         oldest = self.waiting.oldest_s()

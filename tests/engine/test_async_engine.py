@@ -1,0 +1,149 @@
+"""The engine in a process of its own: streams, aborts, refusals, death. On the null platform."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from llmx import AsyncEngine, SamplingParams
+from llmx.errors import ConfigError, EngineDead, ModelError, QueueFull, RequestError
+
+PARAMS = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True)
+LONG = SamplingParams(temperature=0.0, max_tokens=7000, ignore_eos=True)
+
+
+def run(test: Callable[[AsyncEngine], Awaitable[None]], **options: object) -> None:
+    """Run one test against a fresh engine process; it and its folder must be gone afterwards."""
+
+    async def main() -> None:
+        engine = AsyncEngine.from_engine_args({"platform": "null", "num_blocks": 3000, **options})
+        await engine.start()
+        try:
+            await asyncio.wait_for(test(engine), 60)
+        finally:
+            await engine.close()
+        assert engine._child.process.poll() is not None
+        assert not Path(engine._child._folder).exists()
+
+    asyncio.run(main())
+
+
+async def collect(engine: AsyncEngine, name: str, prompt: str = "hello", params: SamplingParams = PARAMS) -> tuple[str, str | None]:
+    text, reason = "", None
+    async for output in engine.generate(prompt, params, name):
+        text += output.outputs[0].text_delta
+        reason = output.outputs[0].finish_reason
+    return text, reason
+
+
+def test_streams_run_together_and_equal_a_lone_one() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        lone = await collect(engine, "lone")
+        many = await asyncio.gather(*(collect(engine, f"r{index}") for index in range(20)))
+        assert set(many) == {lone} and lone[1] == "length"
+        stats = await engine.stats()
+        assert stats.kv_blocks_used == 0 and stats.requests_finished == {"length": 21} and engine.num_running == 0
+
+    run(test)
+
+
+def test_leaving_a_stream_or_cancelling_it_aborts_the_request() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        stream = engine.generate("hello", LONG, "left")
+        await anext(stream)
+        await stream.aclose()
+        task = asyncio.create_task(collect(engine, "cancelled", params=LONG))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for _ in range(200):
+            stats = await engine.stats()
+            if stats.kv_blocks_used == 0:
+                break
+            await asyncio.sleep(0.01)
+        assert stats.kv_blocks_used == 0 and stats.requests_finished == {"abort": 2}
+
+    run(test)
+
+
+def test_abort_by_id_ends_the_stream_with_that_reason() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        task = asyncio.create_task(collect(engine, "victim", params=LONG))
+        await asyncio.sleep(0.2)
+        await engine.abort("victim")
+        assert (await task)[1] == "abort"
+        await engine.abort("never heard of")
+
+    run(test)
+
+
+def test_a_slow_consumer_gets_the_sum() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        whole = await collect(engine, "fast")
+        text, outputs = "", 0
+        async for output in engine.generate("hello", PARAMS, "slow"):
+            text, outputs = text + output.outputs[0].text_delta, outputs + 1
+            await asyncio.sleep(0.2)
+        assert text == whole[0] and outputs < 10
+
+    run(test)
+
+
+def test_refusals_come_back_as_their_class() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        with pytest.raises(RequestError, match="no tokens"):
+            await collect(engine, "empty", "")
+        with pytest.raises(RequestError, match="vocabulary"):
+            await collect(engine, "bias", params=SamplingParams(logit_bias={49152: 1.0}))
+        blockers = [asyncio.create_task(collect(engine, f"b{index}", params=LONG)) for index in range(3)]
+        await asyncio.sleep(0.3)
+        with pytest.raises(QueueFull) as caught:
+            await collect(engine, "late")
+        assert caught.value.retry_after_s >= 1 and caught.value.status == 503
+        for blocker in blockers:
+            blocker.cancel()
+        await asyncio.gather(*blockers, return_exceptions=True)
+
+    run(test, max_num_seqs=1, max_num_queued_reqs=2)
+
+
+def test_death_of_the_process_ends_every_stream() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        tasks = [asyncio.create_task(collect(engine, f"r{index}", params=LONG)) for index in range(3)]
+        await asyncio.sleep(0.3)
+        os.kill(engine._child.process.pid, signal.SIGKILL)
+        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+        assert all(isinstance(result, EngineDead) and "-9" in str(result) for result in results)
+        assert (await engine.health())[0] is False
+        with pytest.raises(EngineDead):
+            await collect(engine, "after")
+
+    run(test)
+
+
+def test_drain_waits_and_refuses_new_requests() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        task = asyncio.create_task(collect(engine, "running", params=SamplingParams(temperature=0, max_tokens=300, ignore_eos=True)))
+        await asyncio.sleep(0.1)
+        await engine.drain(30)
+        assert (await task)[1] == "length"
+        with pytest.raises(EngineDead, match="shutting down"):
+            await collect(engine, "new")
+
+    run(test)
+
+
+@pytest.mark.parametrize(("options", "error"), [({"model": "/no/such.gguf"}, ModelError), ({"num_blocks": 20}, ConfigError)])
+def test_a_failed_start_raises_its_own_error_and_leaves_nothing(options: dict[str, object], error: type[Exception]) -> None:
+    async def main() -> None:
+        engine = AsyncEngine.from_engine_args({"platform": "null", **options})
+        with pytest.raises(error):
+            await engine.start()
+        assert engine._child.process.poll() is not None and not Path(engine._child._folder).exists()
+
+    asyncio.run(main())
