@@ -53,8 +53,8 @@ test-all: $(TEST)/.ready  ## PART=engine|server|platforms|drafting: also the slo
 	@$(TEST)/bin/python -m pytest -q --durations=20 --skips-fail $(PART_TESTS)
 
 lint: $(TEST)/.ready  ## ruff, mypy --strict, import contracts
-	$(START) $(TEST)/bin/ruff check --quiet --output-format concise . && $(TEST)/bin/mypy --no-error-summary && $(TEST)/bin/lint-imports >.build/lint-imports.log \
-	  || { [[ ! -s .build/lint-imports.log ]] || cat .build/lint-imports.log; exit 1; }; $(DONE) 'lint' $$((SECONDS - start))
+	$(START) $(TEST)/bin/ruff check --quiet --output-format concise . ; $(TEST)/bin/mypy --no-error-summary; \
+	$(TEST)/bin/lint-imports --no-logo >.build/lint-imports.log || { cat .build/lint-imports.log; exit 1; }; $(DONE) 'lint' $$((SECONDS - start))
 
 bench: $(VENV)/.ready  ## tokens per second of the embedded model on this machine; ARGS passes options
 	@$(VENV)/bin/llmx bench throughput $(ARGS)

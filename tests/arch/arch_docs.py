@@ -10,7 +10,7 @@ from pathlib import Path
 
 from arch_imports import PUBLIC
 from arch_style import exported
-from arch_tree import Tree, text_files
+from arch_tree import SKIPPED_FOLDERS, Tree, text_files
 
 MAX_WALK = 1500  # lines on the path of a request: schedule, submit, collect, update, server
 
@@ -69,6 +69,17 @@ def broken_links(root: Path) -> list[str]:
 def _anchors(text: str) -> Iterator[str]:
     for heading in re.findall(r"^#+ +(.*)$", FENCE.sub("", text), re.MULTILINE):
         yield re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def missing_paths(root: Path) -> list[str]:
+    """Files and folders of the repository that a document names in backticks and that do not exist."""
+    tops = {path.name for path in root.iterdir()}
+    return [
+        f"{path.relative_to(root)}: {name} does not exist"
+        for path in markdown(root)
+        for name in sorted(set(re.findall(r"`([\w.-]+/[\w./-]*)`", path.read_text(encoding="utf-8"))))
+        if name.split("/")[0] in tops - SKIPPED_FOLDERS and not (root / name).exists()
+    ]
 
 
 def bad_code_blocks(root: Path) -> list[str]:

@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 
 # What the packages beside core may import of it. The front ends are core's own: they come with it, in the same version.
 PUBLIC = ("llmx.hooks", "llmx.platform", "llmx.program", "llmx.executor", "llmx.errors", "llmx.config", "llmx.testing")
-FRONT_END = ("llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.sampling_params", "llmx.obs")
+FRONT_END = ("llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.sampling_params")
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     "llmx_cpu": PUBLIC,
     "llmx_cli": PUBLIC + FRONT_END,

@@ -47,6 +47,16 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     assert rules.broken_links(tmp_path) == ["a.md: link to b.md: no such file", "a.md: link to #three: no such heading"]
 
 
+def test_named_files_exist() -> None:
+    assert rules.missing_paths(ROOT) == []
+
+
+def test_missing_files_are_found(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "a.md").write_text("`docs/`, `docs/b.md` and `other/thing`\n")
+    assert rules.missing_paths(tmp_path) == ["a.md: docs/b.md does not exist"]
+
+
 def test_python_blocks_parse() -> None:
     assert rules.bad_code_blocks(ROOT) == []
 

@@ -78,13 +78,23 @@ def tiny_llama(scheme: str = "f32", head: str | None = None, seed: int = 0, **ch
     return bundle_of(build_llama(config, quant), seed, config["vocab_size"])
 
 
-def config_for(dtype: str = "auto", threads: int = 1, isa: str = "auto", fuse: bool = True, max_tokens: int = 256, seqs: int = 40) -> EngineConfig:
+def config_for(
+    dtype: str = "auto",
+    threads: int = 1,
+    isa: str = "auto",
+    fuse: bool = True,
+    act: str = "int16",
+    kv: str = "auto",
+    max_tokens: int = 256,
+    seqs: int = 40,
+) -> EngineConfig:
     """An engine configuration for the CPU platform."""
+    options = (("LLMX_CPU_ISA", isa), ("LLMX_CPU_FUSE", str(int(fuse))), ("LLMX_CPU_ACT", act))
     return EngineConfig(
         model=ModelConfig(dtype=dtype),
-        cache=CacheConfig(),
+        cache=CacheConfig(kv_dtype=kv),
         scheduler=SchedulerConfig(max_num_batched_tokens=max_tokens, max_num_seqs=seqs),
-        platform=PlatformConfig(threads=threads, options=(("LLMX_CPU_ISA", isa), ("LLMX_CPU_FUSE", str(int(fuse))))),
+        platform=PlatformConfig(threads=threads, options=options),
     )
 
 

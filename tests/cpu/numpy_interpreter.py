@@ -1,7 +1,8 @@
 """The meaning of a Program in numpy, one sequence at a time, float64 inside: the oracle of the native executor.
 
 It follows the definitions of llmx.program (attrs, kinds) and shares no code with the platform. `rounding` repeats what the
-executor rounds: "none" for dtype float32; "stored" for quantised inputs of products and bf16 pages.
+executor rounds: "none" for dtype float32; "int16" and "int8" (LLMX_CPU_ACT) for inputs of quantised weights, bf16 inputs of bf16
+weights, and bf16 pages.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from llmx.program.attrs import AttnSpec, NormAttrs, QkvSpec, RopeSpec
 from llmx.program.ops import Op, Part, Program, WeightRef
 from llmx.weights.quant import dequantize
 
-__all__ = ["Interpreter", "round_bf16", "round_int8"]
+__all__ = ["Interpreter", "round_bf16", "round_int16", "round_int8"]
 
 
 def round_bf16(x: np.ndarray) -> np.ndarray:
@@ -28,10 +29,19 @@ def round_bf16(x: np.ndarray) -> np.ndarray:
 
 def round_int8(x: np.ndarray) -> np.ndarray:
     """Values of int8 blocks of 32: d = amax / 127 in float32."""
+    return _round_blocks(x, np.float32(127))
+
+
+def round_int16(x: np.ndarray) -> np.ndarray:
+    """Values of int16 blocks of 32: d = amax / (127 * 256) in float32."""
+    return _round_blocks(x, np.float32(127 * 256))
+
+
+def _round_blocks(x: np.ndarray, largest: np.float32) -> np.ndarray:
     blocks = np.ascontiguousarray(x, np.float32).reshape(*x.shape[:-1], -1, 32)
     amax = np.abs(blocks).max(-1, keepdims=True)
-    inverse = np.divide(np.float32(127), amax, out=np.zeros_like(amax), where=amax > 0)
-    return (np.rint(blocks * inverse).astype(np.float64) * (amax / np.float32(127))).reshape(x.shape)
+    inverse = np.divide(largest, amax, out=np.zeros_like(amax), where=amax > 0)
+    return (np.rint(blocks * inverse).astype(np.float64) * (amax / largest)).reshape(x.shape)
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
@@ -54,7 +64,8 @@ class Interpreter:
     """Runs one Program over whole sequences."""
 
     def __init__(self, program: Program, source: WeightSource, rounding: str = "none") -> None:
-        self.program, self.source, self.rounded = program, source, rounding == "stored"
+        self.program, self.source, self.rounded = program, source, rounding != "none"
+        self._round_int = round_int8 if rounding == "int8" else round_int16
         self.values: dict[int, Any] = {}
         self.pages: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._cache: dict[Any, np.ndarray] = {}
@@ -80,7 +91,7 @@ class Interpreter:
     def _product(self, x: np.ndarray, part: Part) -> np.ndarray:
         stored = str(part.weight.quant)
         if self.rounded and stored.startswith("q"):
-            x = round_int8(x)
+            x = self._round_int(x)
         elif self.rounded and stored == "bf16":
             x = round_bf16(x)
         y = x @ self.weight(part.weight).T

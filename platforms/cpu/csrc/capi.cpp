@@ -60,12 +60,12 @@ LLMX_API Engine* llmx_engine_new(int isa, int threads) {
 }
 LLMX_API void llmx_engine_free(Engine* engine) { delete engine; }
 
-LLMX_API int llmx_engine_weight(Engine* engine, int from, int to, int64_t rows, int64_t cols, const uint8_t* data, int64_t row_bytes) {
+LLMX_API int llmx_engine_weight(Engine* engine, int from, int to, int int8, int64_t rows, int64_t cols, const uint8_t* data, int64_t row_bytes) {
   return guarded([&] {
     const auto source = static_cast<llmx::WeightType>(from), target = static_cast<llmx::WeightType>(to);
     if (source != target && target != llmx::WeightType::f32) return fail("a weight is packed as stored or as f32");
-    if (llmx::act_type(source) == llmx::ActType::i8 && cols % llmx::kBlock) return fail("the columns of a quantised weight are not a multiple of 32");
-    return engine->add_weight(source, target, rows, cols, data, row_bytes);
+    if (llmx::is_quantised(source) && cols % llmx::kBlock) return fail("the columns of a quantised weight are not a multiple of 32");
+    return engine->add_weight(source, target, int8 != 0, rows, cols, data, row_bytes);
   });
 }
 LLMX_API int llmx_engine_vector(Engine* engine, const float* data, int64_t n) {

@@ -5,7 +5,8 @@
 // of the panels over threads, or the tile that computes it: the bits do not depend on the neighbours.
 //
 //   q4_0 q4_1 q8_0  groups of two 32-k blocks: scales d[2][16] f16, (q4_1) minima m[2][16] f16, then two tiles of unsigned
-//                   bytes [k / 4][16 channels][4]; 4-bit tiles hold k and k + 16 in one byte. Activations int8 per row and block.
+//                   bytes [k / 4][16 channels][4]; 4-bit tiles hold k and k + 16 in one byte. Activations are integers with one
+//                   scale per row and block: int16 as two planes of int8 (a = 256 high + low), or int8 alone
 //   bf16            [k / 2][16][2], activations rounded to bf16
 //   f16, f32        [k][16], activations f32
 #pragma once
@@ -16,7 +17,8 @@
 namespace llmx {
 
 enum class WeightType : int { f32 = 0, f16 = 1, bf16 = 2, q4_0 = 3, q4_1 = 4, q8_0 = 5 };
-enum class ActType : int { f32 = 0, bf16 = 1, i8 = 2 };
+enum class ActType : int { f32 = 0, bf16 = 1, i8 = 2, i16 = 3 };
+constexpr int kActTypes = 4;
 
 constexpr int kPanel = 16;     // output channels
 constexpr int kBlock = 32;     // k per scale
@@ -24,13 +26,15 @@ constexpr int kTileRows = 16;  // activation rows that lie together
 
 struct PackedWeight {
   WeightType type = WeightType::f32;
+  ActType act = ActType::f32;  // how its input rows are rounded
   int64_t rows = 0, cols = 0, panels = 0, panel_bytes = 0;
   const uint8_t* data = nullptr;
 };
 
-// int8 activations: one 32-k block of 16 rows. x ~ d * q; s = d * sum(q); n = -sum(q).
+// Integer activations: one 32-k block of 16 rows. x ~ d * a; s = d * sum(a); n = -sum(a).
+template <int Planes>
 struct alignas(64) ActBlock {
-  int8_t q[kTileRows][kBlock];
+  int8_t q[Planes][kTileRows][kBlock];  // one plane: a; two: high, low
   float d[kTileRows];
   float s[kTileRows];
   int32_t n[kTileRows];
@@ -39,7 +43,7 @@ struct alignas(64) ActBlock {
 struct GemmArgs {
   const PackedWeight* weight;
   const void* act;  // f32 [m, ld]; bf16 [m, ld]; ActBlock [ceil(m / 16), blocks]
-  int64_t ld;       // elements (f32, bf16); blocks per row (i8)
+  int64_t ld;       // elements (f32, bf16); blocks per row (i8, i16)
   int64_t m;
   float* y;         // [m, ldy], first column of this weight
   int64_t ldy;
@@ -49,16 +53,19 @@ struct GemmArgs {
 };
 
 struct LinearKernels {
-  void (*quantize)(const float* x, int64_t ldx, int64_t m, int64_t k, ActBlock* out, int64_t tile_begin, int64_t tile_end);
+  // type i8 or i16; out: the blocks of the tile of rows that begins at x, at most 16 rows
+  void (*quantize)(ActType type, const float* x, int64_t ldx, int64_t rows, int64_t k, void* out);
   void (*round_bf16)(const float* x, int64_t ldx, int64_t k, uint16_t* out, int64_t ld, int64_t row_begin, int64_t row_end);
   void (*gemm)(const GemmArgs&, int64_t panel_begin, int64_t panel_end);
 };
 
 const LinearKernels& linear_kernels(Isa isa);
 
-ActType act_type(WeightType type);
-int64_t act_bytes(ActType type, int64_t m, int64_t k);  // size of a buffer for m rows; 0 for f32, which is read in place
-inline int64_t act_ld(ActType type, int64_t k) { return type == ActType::i8 ? k / kBlock : (type == ActType::bf16 ? (k + 1) / 2 * 2 : k); }
+bool is_quantised(WeightType type);
+ActType act_type(WeightType type, bool int8);               // int8: quantised weights get int8 inputs, not int16
+int64_t act_bytes(ActType type, int64_t m, int64_t k);      // size of a buffer for m rows
+int64_t act_ld(ActType type, int64_t k);                    // GemmArgs::ld
+int64_t act_tile_bytes(ActType type, int64_t k);            // from one tile of rows to the next
 
 int64_t panel_bytes(WeightType type, int64_t cols);
 // Repacks panels [begin, end) from rows as the checkpoint stores them. `to` is the source's type or f32 (dequantised).

@@ -18,33 +18,49 @@ struct Quant {
 
 // ------------------------------------------------------------------------------------------------------- quantisation
 
-// d = amax / 127 in f32, round to nearest even. A NaN makes d NaN, so that it reaches the output.
-LLMX_INLINE void quantize_block(const float* x, ActBlock* out, int row) {
+// d = amax / 127, or amax / (127 * 256) for two planes, in f32; round to nearest even. A NaN makes d NaN, so that it reaches
+// the output. A quarter is added before the high plane is rounded, so that the low one comes to -128..127.
+template <int Planes>
+LLMX_INLINE void quantize_block(const float* x, ActBlock<Planes>* out, int row) {
+  constexpr float kLargest = Planes == 2 ? 127.0f * 256.0f : 127.0f;
   const F16 a = load(x), b = load(x + 16);
   const float amax = hmax(max(abs(a), abs(b)));
   const bool whole = (mask_eq(a, a) & mask_eq(b, b)) == 0xffffu;
   const bool tiny = !(amax >= 1e-30f);  // the reciprocal would overflow; such a block is zero
-  const F16 scale = set1(tiny ? 0.0f : 127.0f / amax);
-  const int32_t sum = store_i8(out->q[row], mul(a, scale), mul(b, scale));
-  const float d = whole ? (tiny ? 0.0f : amax / 127.0f) : bits_to_float(0x7fc00000u);
+  const F16 scale = set1(tiny ? 0.0f : kLargest / amax);
+  int32_t sum;
+  if constexpr (Planes == 2) {
+    const F16 ya = round_even(mul(a, scale)), yb = round_even(mul(b, scale));
+    const F16 quarter = set1(0.25f), part = set1(1.0f / 256.0f), base = set1(-256.0f);
+    const F16 ha = round_even(mul(add(ya, quarter), part)), hb = round_even(mul(add(yb, quarter), part));
+    sum = 256 * store_i8(out->q[0][row], ha, hb);
+    sum += store_i8(out->q[1][row], fma(ha, base, ya), fma(hb, base, yb));
+  } else {
+    sum = store_i8(out->q[0][row], mul(a, scale), mul(b, scale));
+  }
+  const float d = whole ? (tiny ? 0.0f : amax / kLargest) : bits_to_float(0x7fc00000u);
   out->d[row] = d;
   out->s[row] = d * static_cast<float>(sum);
   out->n[row] = -sum;
 }
 
-static void quantize(const float* x, int64_t ldx, int64_t m, int64_t k, ActBlock* out, int64_t tile_begin, int64_t tile_end) {
+template <int Planes>
+static void quantize_tile(const float* x, int64_t ldx, int64_t rows, int64_t k, ActBlock<Planes>* tile) {
   const int64_t blocks = k / kBlock;
-  for (int64_t t = tile_begin; t < tile_end; ++t) {
-    const int64_t rows = m - t * kTileRows < kTileRows ? m - t * kTileRows : kTileRows;
-    ActBlock* tile = out + t * blocks;
-    for (int64_t r = 0; r < rows; ++r) {
-      const float* row = x + (t * kTileRows + r) * ldx;
-      for (int64_t b = 0; b < blocks; ++b) quantize_block(row + b * kBlock, tile + b, static_cast<int>(r));
-    }
-    for (int64_t b = 0; rows < kTileRows && b < blocks; ++b) {  // rows that a tile computes beside the real ones
-      memset(tile[b].q[rows], 0, static_cast<size_t>((kTileRows - rows) * kBlock));
-      for (int64_t r = rows; r < kTileRows; ++r) tile[b].d[r] = tile[b].s[r] = 0.0f, tile[b].n[r] = 0;
-    }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t b = 0; b < blocks; ++b) quantize_block<Planes>(x + r * ldx + b * kBlock, tile + b, static_cast<int>(r));
+  }
+  for (int64_t b = 0; rows < kTileRows && b < blocks; ++b) {  // rows that a tile computes beside the real ones
+    for (int p = 0; p < Planes; ++p) memset(tile[b].q[p][rows], 0, static_cast<size_t>((kTileRows - rows) * kBlock));
+    for (int64_t r = rows; r < kTileRows; ++r) tile[b].d[r] = tile[b].s[r] = 0.0f, tile[b].n[r] = 0;
+  }
+}
+
+static void quantize(ActType type, const float* x, int64_t ldx, int64_t rows, int64_t k, void* out) {
+  if (type == ActType::i16) {
+    quantize_tile<2>(x, ldx, rows, k, static_cast<ActBlock<2>*>(out));
+  } else {
+    quantize_tile<1>(x, ldx, rows, k, static_cast<ActBlock<1>*>(out));
   }
 }
 
@@ -78,7 +94,7 @@ LLMX_INLINE void store_row(const GemmArgs& args, int64_t row, int64_t panel, F16
   }
 }
 
-// --------------------------------------------------------------------------------------------------- int8 activations
+// ------------------------------------------------------------------------------------------------ integer activations
 #if LLMX_LEVEL == 2
 
 template <WeightType T>
@@ -103,14 +119,24 @@ LLMX_INLINE __m512i bcast32(const int8_t* p) {
   return _mm512_set1_epi32(v);
 }
 
+// sum[j] += weights * the row's 32 bytes, for G rows.
+template <int G>
+LLMX_INLINE void dot_rows(const __m512i* w, const int8_t (*q)[kBlock], __m512i* sum) {
+#pragma GCC unroll 8
+  for (int g = 0; g < 8; ++g) {
+#pragma GCC unroll 4
+    for (int j = 0; j < G; ++j) sum[j] = _mm512_dpbusd_epi32(sum[j], w[g], bcast32(&q[j][g * 4]));
+  }
+}
+
 // MR rows of one panel. G rows at a time keep G integer chains in flight.
-template <WeightType T, int MR>
-static void panel_i8(const GemmArgs& args, int64_t panel, int64_t tile, int64_t rows) {
+template <WeightType T, int MR, int Planes>
+static void panel_int(const GemmArgs& args, int64_t panel, int64_t tile, int64_t rows) {
   using Q = Quant<T>;
   constexpr int G = MR % 4 == 0 ? 4 : (MR % 3 == 0 ? 3 : MR);
   const uint8_t* base = args.weight->data + panel * args.weight->panel_bytes;
   const int64_t blocks = args.ld;
-  const ActBlock* act = static_cast<const ActBlock*>(args.act) + tile * blocks;
+  const ActBlock<Planes>* act = static_cast<const ActBlock<Planes>*>(args.act) + tile * blocks;
   __m512 acc[MR];
 #pragma GCC unroll 16
   for (int r = 0; r < MR; ++r) acc[r] = _mm512_setzero_ps();
@@ -123,15 +149,22 @@ static void panel_i8(const GemmArgs& args, int64_t panel, int64_t tile, int64_t 
 #pragma GCC unroll 16
     for (int r0 = 0; r0 < MR; r0 += G) {
       __m512i sum[G];
+      if constexpr (Planes == 2) {
 #pragma GCC unroll 4
-      for (int j = 0; j < G; ++j) {
-        sum[j] = Q::kMinimum ? _mm512_setzero_si512() : _mm512_slli_epi32(_mm512_set1_epi32(act->n[r0 + j]), Q::kZeroShift);
-      }
-#pragma GCC unroll 8
-      for (int g = 0; g < 8; ++g) {
+        for (int j = 0; j < G; ++j) sum[j] = _mm512_setzero_si512();
+        dot_rows<G>(w, act->q[0] + r0, sum);
 #pragma GCC unroll 4
-        for (int j = 0; j < G; ++j) sum[j] = _mm512_dpbusd_epi32(sum[j], w[g], bcast32(&act->q[r0 + j][g * 4]));
+        for (int j = 0; j < G; ++j) {
+          sum[j] = _mm512_slli_epi32(sum[j], 8);
+          if (!Q::kMinimum) sum[j] = _mm512_add_epi32(sum[j], _mm512_slli_epi32(_mm512_set1_epi32(act->n[r0 + j]), Q::kZeroShift));
+        }
+      } else {
+#pragma GCC unroll 4
+        for (int j = 0; j < G; ++j) {
+          sum[j] = Q::kMinimum ? _mm512_setzero_si512() : _mm512_slli_epi32(_mm512_set1_epi32(act->n[r0 + j]), Q::kZeroShift);
+        }
       }
+      dot_rows<G>(w, act->q[Planes - 1] + r0, sum);
 #pragma GCC unroll 4
       for (int j = 0; j < G; ++j) {
         acc[r0 + j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[j]), _mm512_mul_ps(d.v, _mm512_set1_ps(act->d[r0 + j])), acc[r0 + j]);
@@ -149,73 +182,62 @@ static void panel_i8(const GemmArgs& args, int64_t panel, int64_t tile, int64_t 
   }
 }
 
-template <WeightType T>
-static void tile_i8(const GemmArgs& args, int64_t panel, int64_t tile, int64_t rows) {
+template <WeightType T, int Planes>
+static void tile_int(const GemmArgs& args, int64_t panel, int64_t tile, int64_t rows) {
   switch (rows) {
     case 1:
-      return panel_i8<T, 1>(args, panel, tile, rows);
+      return panel_int<T, 1, Planes>(args, panel, tile, rows);
     case 2:
-      return panel_i8<T, 2>(args, panel, tile, rows);
+      return panel_int<T, 2, Planes>(args, panel, tile, rows);
     case 3:
-      return panel_i8<T, 3>(args, panel, tile, rows);
+      return panel_int<T, 3, Planes>(args, panel, tile, rows);
     case 4:
-      return panel_i8<T, 4>(args, panel, tile, rows);
+      return panel_int<T, 4, Planes>(args, panel, tile, rows);
     case 5:
     case 6:
-      return panel_i8<T, 6>(args, panel, tile, rows);
+      return panel_int<T, 6, Planes>(args, panel, tile, rows);
     case 7:
     case 8:
-      return panel_i8<T, 8>(args, panel, tile, rows);
+      return panel_int<T, 8, Planes>(args, panel, tile, rows);
     case 9:
     case 10:
     case 11:
     case 12:
-      return panel_i8<T, 12>(args, panel, tile, rows);
+      return panel_int<T, 12, Planes>(args, panel, tile, rows);
     default:
-      return panel_i8<T, 16>(args, panel, tile, rows);
+      return panel_int<T, 16, Planes>(args, panel, tile, rows);
   }
 }
 
 #elif LLMX_LEVEL == 1
 
-// Sums of eight channels (half a tile, byte offset `half` 0 or 32 in each 64-byte line) for one row: exact in 16 bits for 4-bit
-// weights (8 * 2 * 15 * 127 < 2^15); 8-bit weights take the sign trick, 2 * 128 * 127 < 2^15.
+// Sums of eight channels (half a tile, byte offset 0 or 32 in each 64-byte line) for one row. Nibbles times int8, eight pairs at
+// a time, stay in 16 bits: 8 * 2 * 15 * 128 < 2^15. An 8-bit weight is two nibbles.
 template <WeightType T>
-LLMX_INLINE __m256i dot_half(const uint8_t* tile, const int8_t* q, int32_t n) {
-  const __m256i ones = _mm256_set1_epi16(1);
+LLMX_INLINE __m256i dot_half(const uint8_t* tile, const int8_t* q) {
+  const __m256i low = _mm256_set1_epi8(15);
   auto bcast = [](const int8_t* p) {
     int32_t v;
     memcpy(&v, p, 4);
     return _mm256_set1_epi32(v);
   };
-  if constexpr (Quant<T>::kFourBit) {
-    const __m256i low = _mm256_set1_epi8(15);
-    __m256i sum16 = _mm256_setzero_si256();
-    for (int p = 0; p < 4; ++p) {
-      const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tile + p * 64));
-      sum16 = _mm256_add_epi16(sum16, _mm256_maddubs_epi16(_mm256_and_si256(v, low), bcast(q + p * 4)));
-      sum16 = _mm256_add_epi16(sum16, _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16(v, 4), low), bcast(q + 16 + p * 4)));
-    }
-    const __m256i sum = _mm256_madd_epi16(sum16, ones);
-    return Quant<T>::kMinimum ? sum : _mm256_add_epi32(sum, _mm256_set1_epi32(n * 8));
-  } else {
-    (void)n;  // signed weights: no zero point
-    const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x80));
-    __m256i sum = _mm256_setzero_si256();
-    for (int g = 0; g < 8; ++g) {
-      const __m256i w = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(tile + g * 64)), flip);
-      const __m256i products = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(bcast(q + g * 4), w));
-      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(products, ones));
-    }
-    return sum;
+  __m256i first = _mm256_setzero_si256(), second = _mm256_setzero_si256();
+  for (int g = 0; g < (Quant<T>::kFourBit ? 4 : 8); ++g) {
+    const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tile + g * 64));
+    const __m256i a = bcast(q + g * 4), b = Quant<T>::kFourBit ? bcast(q + 16 + g * 4) : a;
+    first = _mm256_add_epi16(first, _mm256_maddubs_epi16(_mm256_and_si256(v, low), a));
+    second = _mm256_add_epi16(second, _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16(v, 4), low), b));
   }
+  const __m256i ones = _mm256_set1_epi16(1);
+  const __m256i sum = _mm256_madd_epi16(first, ones), top = _mm256_madd_epi16(second, ones);
+  return _mm256_add_epi32(sum, Quant<T>::kFourBit ? top : _mm256_slli_epi32(top, 4));
 }
 
-template <WeightType T, int MR>
-static void half_i8(const GemmArgs& args, int64_t panel, int64_t tile, int row, float out[][kPanel], int half) {
+template <WeightType T, int MR, int Planes>
+static void half_int(const GemmArgs& args, int64_t panel, int64_t tile, int row, float out[][kPanel], int half) {
   using Q = Quant<T>;
   const uint8_t* base = args.weight->data + panel * args.weight->panel_bytes;
-  const ActBlock* act = static_cast<const ActBlock*>(args.act) + tile * args.ld;
+  const ActBlock<Planes>* act = static_cast<const ActBlock<Planes>*>(args.act) + tile * args.ld;
   __m256 acc[MR];
   for (int r = 0; r < MR; ++r) acc[r] = _mm256_setzero_ps();
   for (int64_t b = 0; b < args.ld; ++b, ++act) {
@@ -225,8 +247,10 @@ static void half_i8(const GemmArgs& args, int64_t panel, int64_t tile, int row, 
     const __m256 d = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(group + odd * 32 + half * 16)));
 #pragma GCC unroll 4
     for (int r = 0; r < MR; ++r) {
-      const __m256 sum = _mm256_cvtepi32_ps(dot_half<T>(quants, act->q[row + r], act->n[row + r]));
-      acc[r] = _mm256_fmadd_ps(sum, _mm256_mul_ps(d, _mm256_set1_ps(act->d[row + r])), acc[r]);
+      __m256i whole = dot_half<T>(quants, act->q[Planes - 1][row + r]);
+      if constexpr (Planes == 2) whole = _mm256_add_epi32(whole, _mm256_slli_epi32(dot_half<T>(quants, act->q[0][row + r]), 8));
+      if constexpr (!Q::kMinimum) whole = _mm256_add_epi32(whole, _mm256_set1_epi32(act->n[row + r] * (1 << Q::kZeroShift)));
+      acc[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), _mm256_mul_ps(d, _mm256_set1_ps(act->d[row + r])), acc[r]);
     }
     if constexpr (Q::kMinimum) {
       const __m256 m = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(group + 64 + odd * 32 + half * 16)));
@@ -237,16 +261,16 @@ static void half_i8(const GemmArgs& args, int64_t panel, int64_t tile, int row, 
   for (int r = 0; r < MR; ++r) _mm256_storeu_ps(out[r] + half * 8, acc[r]);
 }
 
-template <WeightType T>
-static void tile_i8(const GemmArgs& args, int64_t panel, int64_t tile, int64_t rows) {
+template <WeightType T, int Planes>
+static void tile_int(const GemmArgs& args, int64_t panel, int64_t tile, int64_t rows) {
   float out[4][kPanel];
   int row = 0;
   for (; row + 4 <= rows; row += 4) {
-    for (int half = 0; half < 2; ++half) half_i8<T, 4>(args, panel, tile, row, out, half);
+    for (int half = 0; half < 2; ++half) half_int<T, 4, Planes>(args, panel, tile, row, out, half);
     for (int r = 0; r < 4; ++r) store_row(args, tile * kTileRows + row + r, panel, load(out[r]));
   }
   for (; row < rows; ++row) {
-    for (int half = 0; half < 2; ++half) half_i8<T, 1>(args, panel, tile, row, out, half);
+    for (int half = 0; half < 2; ++half) half_int<T, 1, Planes>(args, panel, tile, row, out, half);
     store_row(args, tile * kTileRows + row, panel, load(out[0]));
   }
 }
@@ -254,9 +278,7 @@ static void tile_i8(const GemmArgs& args, int64_t panel, int64_t tile, int64_t r
 #else
 
 template <WeightType T>
-LLMX_INLINE void dot_tile(const uint8_t* tile, const int8_t* q, int32_t n, float* out) {
-  int32_t sum[kPanel];
-  for (int c = 0; c < kPanel; ++c) sum[c] = Quant<T>::kMinimum ? 0 : n * (1 << Quant<T>::kZeroShift);
+LLMX_INLINE void dot_tile(const uint8_t* tile, const int8_t* q, int32_t* sum) {
   for (int g = 0; g < (Quant<T>::kFourBit ? 4 : 8); ++g) {
     for (int c = 0; c < kPanel; ++c) {
       for (int j = 0; j < 4; ++j) {
@@ -269,14 +291,13 @@ LLMX_INLINE void dot_tile(const uint8_t* tile, const int8_t* q, int32_t n, float
       }
     }
   }
-  for (int c = 0; c < kPanel; ++c) out[c] = static_cast<float>(sum[c]);
 }
 
-template <WeightType T>
-static void tile_i8(const GemmArgs& args, int64_t panel, int64_t tile, int64_t rows) {
+template <WeightType T, int Planes>
+static void tile_int(const GemmArgs& args, int64_t panel, int64_t tile, int64_t rows) {
   using Q = Quant<T>;
   const uint8_t* base = args.weight->data + panel * args.weight->panel_bytes;
-  const ActBlock* act = static_cast<const ActBlock*>(args.act) + tile * args.ld;
+  const ActBlock<Planes>* act = static_cast<const ActBlock<Planes>*>(args.act) + tile * args.ld;
   F16 acc[kTileRows];
   for (int64_t r = 0; r < rows; ++r) acc[r] = zero();
   for (int64_t b = 0; b < args.ld; ++b, ++act) {
@@ -285,9 +306,17 @@ static void tile_i8(const GemmArgs& args, int64_t panel, int64_t tile, int64_t r
     const F16 d = load_f16(reinterpret_cast<const uint16_t*>(group + half * 32));
     const F16 m = Q::kMinimum ? load_f16(reinterpret_cast<const uint16_t*>(group + 64 + half * 32)) : zero();
     for (int64_t r = 0; r < rows; ++r) {
-      float sum[kPanel];
-      dot_tile<T>(group + Q::kScales + half * Q::kTile, act->q[r], act->n[r], sum);
-      acc[r] = fma(load(sum), mul(d, set1(act->d[r])), acc[r]);
+      const uint8_t* quants = group + Q::kScales + half * Q::kTile;
+      int32_t sum[kPanel] = {0};
+      float whole[kPanel];
+      if constexpr (Planes == 2) {
+        dot_tile<T>(quants, act->q[0][r], sum);
+        for (int c = 0; c < kPanel; ++c) sum[c] *= 256;
+      }
+      dot_tile<T>(quants, act->q[Planes - 1][r], sum);
+      const int32_t zero_point = Q::kMinimum ? 0 : act->n[r] * (1 << Q::kZeroShift);
+      for (int c = 0; c < kPanel; ++c) whole[c] = static_cast<float>(sum[c] + zero_point);
+      acc[r] = fma(load(whole), mul(d, set1(act->d[r])), acc[r]);
       if (Q::kMinimum) acc[r] = fma(m, set1(act->s[r]), acc[r]);
     }
   }
@@ -296,15 +325,15 @@ static void tile_i8(const GemmArgs& args, int64_t panel, int64_t tile, int64_t r
 
 #endif
 
-template <WeightType T>
-static void gemm_i8(const GemmArgs& args, int64_t panel_begin, int64_t panel_end) {
+template <WeightType T, int Planes>
+static void gemm_int(const GemmArgs& args, int64_t panel_begin, int64_t panel_end) {
   // A few panels stay in L2 while the row tiles go by; a tile stays in L1 while its panels go by.
   constexpr int64_t kTogether = 8;
   for (int64_t first = panel_begin; first < panel_end; first += kTogether) {
     const int64_t end = first + kTogether < panel_end ? first + kTogether : panel_end;
     for (int64_t t = 0; t * kTileRows < args.m; ++t) {
       const int64_t left = args.m - t * kTileRows;
-      for (int64_t p = first; p < end; ++p) tile_i8<T>(args, p, t, left < kTileRows ? left : kTileRows);
+      for (int64_t p = first; p < end; ++p) tile_int<T, Planes>(args, p, t, left < kTileRows ? left : kTileRows);
     }
   }
 }
@@ -400,6 +429,7 @@ static void gemm_dense(const GemmArgs& args, int64_t panel_begin, int64_t panel_
 }
 
 static void gemm(const GemmArgs& args, int64_t panel_begin, int64_t panel_end) {
+  const bool int8 = args.weight->act == ActType::i8;
   switch (args.weight->type) {
     case WeightType::f32:
       return gemm_dense<DenseF32>(args, panel_begin, panel_end);
@@ -408,11 +438,11 @@ static void gemm(const GemmArgs& args, int64_t panel_begin, int64_t panel_end) {
     case WeightType::bf16:
       return gemm_dense<DenseBf16>(args, panel_begin, panel_end);
     case WeightType::q4_0:
-      return gemm_i8<WeightType::q4_0>(args, panel_begin, panel_end);
+      return int8 ? gemm_int<WeightType::q4_0, 1>(args, panel_begin, panel_end) : gemm_int<WeightType::q4_0, 2>(args, panel_begin, panel_end);
     case WeightType::q4_1:
-      return gemm_i8<WeightType::q4_1>(args, panel_begin, panel_end);
+      return int8 ? gemm_int<WeightType::q4_1, 1>(args, panel_begin, panel_end) : gemm_int<WeightType::q4_1, 2>(args, panel_begin, panel_end);
     case WeightType::q8_0:
-      return gemm_i8<WeightType::q8_0>(args, panel_begin, panel_end);
+      return int8 ? gemm_int<WeightType::q8_0, 1>(args, panel_begin, panel_end) : gemm_int<WeightType::q8_0, 2>(args, panel_begin, panel_end);
   }
 }
 

@@ -11,7 +11,6 @@ namespace {
 using isa_portable::bf16_to_float;
 using isa_portable::f16_to_float;
 
-bool quantised(WeightType type) { return type == WeightType::q4_0 || type == WeightType::q4_1 || type == WeightType::q8_0; }
 int64_t tile_bytes(WeightType type) { return type == WeightType::q8_0 ? 512 : 256; }
 int64_t scale_bytes(WeightType type) { return type == WeightType::q4_1 ? 128 : 64; }
 int64_t group_bytes(WeightType type) { return scale_bytes(type) + 2 * tile_bytes(type); }
@@ -83,7 +82,7 @@ void pack_dense(WeightType type, const uint8_t* row, int64_t cols, int channel, 
 
 void pack_as_f32(WeightType from, const uint8_t* row, int64_t cols, int channel, uint8_t* panel) {
   float* out = reinterpret_cast<float*>(panel) + channel;
-  if (!quantised(from)) {
+  if (!is_quantised(from)) {
     for (int64_t k = 0; k < cols; ++k) out[k * kPanel] = element(from, row, k);
     return;
   }
@@ -116,21 +115,33 @@ void unpack_quantised(const PackedWeight& weight, const uint8_t* panel, int chan
 
 }  // namespace
 
-ActType act_type(WeightType type) {
-  if (quantised(type)) return ActType::i8;
+bool is_quantised(WeightType type) { return type == WeightType::q4_0 || type == WeightType::q4_1 || type == WeightType::q8_0; }
+
+ActType act_type(WeightType type, bool int8) {
+  if (is_quantised(type)) return int8 ? ActType::i8 : ActType::i16;
   return type == WeightType::bf16 ? ActType::bf16 : ActType::f32;
 }
 
-int64_t act_bytes(ActType type, int64_t m, int64_t k) {
+int64_t act_ld(ActType type, int64_t k) {
+  if (type == ActType::i8 || type == ActType::i16) return k / kBlock;
+  return type == ActType::bf16 ? (k + 1) / 2 * 2 : k;
+}
+
+int64_t act_tile_bytes(ActType type, int64_t k) {
+  const int64_t ld = act_ld(type, k);
   switch (type) {
     case ActType::i8:
-      return (m + kTileRows - 1) / kTileRows * (k / kBlock) * static_cast<int64_t>(sizeof(ActBlock));
+      return ld * static_cast<int64_t>(sizeof(ActBlock<1>));
+    case ActType::i16:
+      return ld * static_cast<int64_t>(sizeof(ActBlock<2>));
     case ActType::bf16:
-      return m * act_ld(type, k) * 2;
+      return kTileRows * ld * 2;
     default:
-      return 0;
+      return kTileRows * ld * 4;
   }
 }
+
+int64_t act_bytes(ActType type, int64_t m, int64_t k) { return (m + kTileRows - 1) / kTileRows * act_tile_bytes(type, k); }
 
 int64_t panel_bytes(WeightType type, int64_t cols) {
   switch (type) {
@@ -155,7 +166,7 @@ void pack_panels(WeightType from, WeightType to, int64_t rows, int64_t cols, con
       const uint8_t* row = source + (p * kPanel + c) * row_bytes;
       if (from != to) {
         pack_as_f32(from, row, cols, c, panel);
-      } else if (quantised(from)) {
+      } else if (is_quantised(from)) {
         pack_quantised(from, row, cols / kBlock, c, panel);
       } else {
         pack_dense(from, row, cols, c, panel);

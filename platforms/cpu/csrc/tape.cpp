@@ -18,9 +18,10 @@ Engine::Engine(Isa isa, int threads)
 
 // ------------------------------------------------------------------------------------------------------------ loading
 
-int Engine::add_weight(WeightType from, WeightType to, int64_t rows, int64_t cols, const uint8_t* data, int64_t row_bytes) {
+int Engine::add_weight(WeightType from, WeightType to, bool int8, int64_t rows, int64_t cols, const uint8_t* data, int64_t row_bytes) {
   PackedWeight weight;
   weight.type = to;
+  weight.act = act_type(to, int8);
   weight.rows = rows;
   weight.cols = cols;
   weight.panels = (rows + kPanel - 1) / kPanel;
@@ -55,8 +56,8 @@ const char* Engine::set_tape(const LlmxTape& tape) {
   }
   arena_ = std::make_unique<Pages>(static_cast<size_t>(tape.arena_floats) * 4);
   const int64_t rows = std::max<int64_t>(tape.max_tokens, kHeadRows) * std::max(1, tape.act_mult);
-  for (const ActType type : {ActType::f32, ActType::bf16, ActType::i8}) {
-    const size_t bytes = type == ActType::f32 ? static_cast<size_t>(rows * tape.act_width) * 4 : static_cast<size_t>(act_bytes(type, rows, tape.act_width + kBlock));
+  for (const ActType type : {ActType::f32, ActType::bf16, ActType::i8, ActType::i16}) {
+    const size_t bytes = static_cast<size_t>(act_bytes(type, rows, tape.act_width + kBlock));
     acts_[static_cast<int>(type)] = std::make_unique<Pages>(bytes);
     mid_acts_[static_cast<int>(type)] = std::make_unique<Pages>(bytes);
   }

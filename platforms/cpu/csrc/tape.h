@@ -115,7 +115,7 @@ class Arena {
 
 // Rows of a product's input in the forms that its weights want: acts by ActType.
 struct LinearInput {
-  const void* acts[3];
+  const void* acts[kActTypes];
   int64_t m, k;
 };
 
@@ -123,7 +123,7 @@ class Engine {
  public:
   Engine(Isa isa, int threads);
 
-  int add_weight(WeightType from, WeightType to, int64_t rows, int64_t cols, const uint8_t* data, int64_t row_bytes);
+  int add_weight(WeightType from, WeightType to, bool int8, int64_t rows, int64_t cols, const uint8_t* data, int64_t row_bytes);
   int add_vector(const float* data, int64_t n);
   const char* set_tape(const LlmxTape& tape);
   const char* allocate(const LlmxGroup* groups, int n_groups, const LlmxState* states, int n_states);
@@ -156,6 +156,7 @@ class Engine {
   void run_qkv(const LlmxOp& op, int64_t rows);
   void run_linear(const LlmxOp& op, int64_t rows);
   void run_mlp(const LlmxOp& op, int64_t rows);
+  void round_tile(ActType type, const float* x, int64_t ldx, int64_t rows, int64_t columns, uint8_t* out, int64_t ld);
   void gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, int64_t rows, float* y, int64_t ldy, const float* residual, int64_t begin, int64_t end);
   KvGeometry geometry(const LlmxState& state) const;
   const char* sample_block(Sampling& sampling, const float* logits, int begin, int end);
@@ -177,7 +178,7 @@ class Engine {
   std::vector<LlmxGroup> groups_;
   std::vector<std::unique_ptr<Pages>> pages_;
   std::unique_ptr<Pages> arena_;
-  std::unique_ptr<Pages> acts_[3], mid_acts_[3];  // by ActType: a product's input, and that of the second product of an mlp
+  std::unique_ptr<Pages> acts_[kActTypes], mid_acts_[kActTypes];  // by ActType: a product's input, and that of the second product of an mlp
   LlmxTape shape_{};
   SlotTable slots_;
   std::vector<int32_t> ids_, positions_, request_of_slot_, token_request_;

@@ -23,40 +23,46 @@ PreNorm pre_norm(const LlmxOp& op, const float* weight, const float* bias) {
 }  // namespace
 
 LinearInput Engine::input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm) {
-  bool wanted[3] = {};
-  for (int i = 0; i < n; ++i) wanted[index_of(act_type(weights_[parts[i].weight].type))] = true;
-  auto* f32 = reinterpret_cast<float*>(acts_[index_of(ActType::f32)]->data());
-  auto* bf16 = reinterpret_cast<uint16_t*>(acts_[index_of(ActType::bf16)]->data());
-  auto* i8 = reinterpret_cast<ActBlock*>(acts_[index_of(ActType::i8)]->data());
-  const int64_t ld = act_ld(ActType::bf16, k);
-  if (norm || wanted[index_of(ActType::bf16)] || wanted[index_of(ActType::i8)]) {
-    pool_.over(tiles_of(m), 16384 / (k * std::min<int64_t>(m, kTileRows)) + 1, [&](int64_t begin, int64_t end, int worker) {
-      for (int64_t t = begin; t < end; ++t) {
-        const int64_t row = t * kTileRows, rows = std::min<int64_t>(m - row, kTileRows);
-        const float* from = x + row * k;
-        if (norm) {
-          float* to = wanted[index_of(ActType::f32)] ? f32 + row * k : tile_scratch_[static_cast<size_t>(worker)].data();
-          rowwise_.norm({*norm, from, nullptr, false, to, k, 1}, 0, rows);
-          from = to;
-        }
-        if (wanted[index_of(ActType::i8)]) linear_.quantize(from, k, rows, k, i8 + t * (k / kBlock), 0, 1);
-        if (wanted[index_of(ActType::bf16)]) linear_.round_bf16(from, k, k, bf16 + row * ld, ld, 0, rows);
+  bool wanted[kActTypes] = {};
+  for (int i = 0; i < n; ++i) wanted[index_of(weights_[parts[i].weight].act)] = true;
+  LinearInput input{{}, m, k};
+  for (int type = 0; type < kActTypes; ++type) input.acts[type] = acts_[type]->data();
+  const bool plain = wanted[index_of(ActType::f32)];
+  if (!norm) input.acts[index_of(ActType::f32)] = x;
+  if (!norm && plain && !wanted[1] && !wanted[2] && !wanted[3]) return input;
+  pool_.over(tiles_of(m), 16384 / (k * std::min<int64_t>(m, kTileRows)) + 1, [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t row = t * kTileRows, rows = std::min<int64_t>(m - row, kTileRows);
+      const float* from = x + row * k;
+      if (norm) {
+        float* to = plain ? reinterpret_cast<float*>(acts_[index_of(ActType::f32)]->data()) + row * k : tile_scratch_[static_cast<size_t>(worker)].data();
+        rowwise_.norm({*norm, from, nullptr, false, to, k, 1}, 0, rows);
+        from = to;
       }
-    });
+      for (const ActType type : {ActType::bf16, ActType::i8, ActType::i16}) {
+        if (wanted[index_of(type)]) round_tile(type, from, k, rows, k, acts_[index_of(type)]->data() + t * act_tile_bytes(type, k), act_ld(type, k));
+      }
+    }
+  });
+  return input;
+}
+
+// One tile of rows (or some of its columns) in the form that weights want.
+void Engine::round_tile(ActType type, const float* x, int64_t ldx, int64_t rows, int64_t columns, uint8_t* out, int64_t ld) {
+  if (type == ActType::bf16) {
+    linear_.round_bf16(x, ldx, columns, reinterpret_cast<uint16_t*>(out), ld, 0, rows);
+  } else if (type == ActType::f32) {
+    for (int64_t r = 0; r < rows; ++r) std::copy_n(x + r * ldx, columns, reinterpret_cast<float*>(out) + r * ld);
+  } else {
+    linear_.quantize(type, x, ldx, rows, columns, out);
   }
-  return {{norm ? f32 : x, bf16, i8}, m, k};
 }
 
 // Panels [begin, end) of one part for the rows of `tile` onward.
 void Engine::gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, int64_t rows, float* y, int64_t ldy, const float* residual, int64_t begin, int64_t end) {
   const PackedWeight& weight = weights_[part.weight];
-  const ActType type = act_type(weight.type);
-  const int64_t ld = act_ld(type, input.k), row = tile * kTileRows;
-  const void* act = input.acts[index_of(type)];
-  if (type == ActType::i8) act = static_cast<const ActBlock*>(act) + tile * ld;
-  if (type == ActType::bf16) act = static_cast<const uint16_t*>(act) + row * ld;
-  if (type == ActType::f32) act = static_cast<const float*>(act) + row * ld;
-  linear_.gemm({&weight, act, ld, rows, y, ldy, vector(part.bias), residual, ldy}, begin, end);
+  const auto* act = static_cast<const uint8_t*>(input.acts[index_of(weight.act)]) + tile * act_tile_bytes(weight.act, input.k);
+  linear_.gemm({&weight, act, act_ld(weight.act, input.k), rows, y, ldy, vector(part.bias), residual, ldy}, begin, end);
 }
 
 void Engine::linear(const LlmxPart* parts, int n, const LinearInput& input, float* y, int64_t ldy, const float* residual) {
@@ -94,7 +100,8 @@ void Engine::run_mlp(const LlmxOp& op, int64_t m) {
   const LinearInput input = input_of(parts, 2, value(op.in[0]), m, op.i[2], norm.on ? &norm.params : nullptr);
   const auto act = static_cast<ActKind>(op.i[5]);
   const int64_t width = op.i[6], groups = width / kBlock;
-  const ActType type = act_type(weights_[parts[2].weight].type);
+  const ActType type = weights_[parts[2].weight].act;
+  const int64_t step = act_tile_bytes(type, kBlock) / (type == ActType::bf16 || type == ActType::f32 ? kTileRows : 1);  // to the next 32 columns
   uint8_t* mid = mid_acts_[index_of(type)]->data();
   const int64_t bytes = 2 * weights_[parts[0].weight].panel_bytes * 2;
   pool_.over(groups, 24576 / (bytes * std::min<int64_t>(m, 64)) + 1, [&](int64_t begin, int64_t end, int worker) {
@@ -107,18 +114,11 @@ void Engine::run_mlp(const LlmxOp& op, int64_t m) {
         gemm(parts[0], input, t, rows, pair - column, 2 * kBlock, nullptr, panel, panel + 2);
         gemm(parts[1], input, t, rows, pair + kBlock - column, 2 * kBlock, nullptr, panel, panel + 2);
         rowwise_.act_mul(act, pair, product, kBlock, 0, rows);
-        if (type == ActType::i8) {
-          linear_.quantize(product, kBlock, rows, kBlock, reinterpret_cast<ActBlock*>(mid) + t * groups + g, 0, 1);
-        } else if (type == ActType::bf16) {
-          linear_.round_bf16(product, kBlock, kBlock, reinterpret_cast<uint16_t*>(mid) + row * width + column, width, 0, rows);
-        } else {
-          float* out = reinterpret_cast<float*>(mid) + row * width + column;
-          for (int64_t r = 0; r < rows; ++r) std::copy_n(product + r * kBlock, kBlock, out + r * width);
-        }
+        round_tile(type, product, kBlock, rows, kBlock, mid + t * act_tile_bytes(type, width) + g * step, act_ld(type, width));
       }
     }
   });
-  linear(parts + 2, 1, {{mid, mid, mid}, m, width}, value(op.out[0]), op.width, value(op.in[1]));
+  linear(parts + 2, 1, {{mid, mid, mid, mid}, m, width}, value(op.out[0]), op.width, value(op.in[1]));
 }
 
 }  // namespace llmx

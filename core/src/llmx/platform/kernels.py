@@ -26,7 +26,7 @@ def op_spec(op: Op, *, kv_dtype: str, dtype: str) -> OpSpec:
     parts = [part for role in op.weights.values() for part in role]
     quants = tuple(dict.fromkeys(str(part.weight.quant) for part in parts))
     rows = sum(part.rows or part.weight.shape[0] for part in parts)
-    cols = parts[0].weight.shape[-1] if parts else 0
+    cols = parts[0].weight.shape[-1] if parts and len(parts[0].weight.shape) > 1 else 0
     return OpSpec(op.kind, op.attrs, quants, rows, cols, kv_dtype if op.states else "", dtype)
 
 
@@ -79,7 +79,9 @@ class KernelResolver:
         chosen: ImplDef | None = None
         for impl in self._candidates(kind, ops, first):
             covered = tuple(specs[first : first + len(impl.kinds)])
-            reason = ("", "priority", "not needed: another one comes first") if chosen is not None else self._reject(impl, covered, order)
+            reason = self._reject(impl, covered, order)
+            if reason is None and chosen is not None:
+                reason = (impl.provider, "priority", f"{impl.priority}: {chosen.provider} ({chosen.priority}) comes first")
             if reason is None:
                 chosen = impl
             else:
@@ -89,7 +91,8 @@ class KernelResolver:
             what = f"op {first} ({specs[first]})"
             reasons = "; ".join(f"{provider}: {stage}: {why}" for provider, stage, why in rejected) or "nobody offers this kind"
             raise PlatformError(f"{what} has no usable implementation{' although it was forced' if forced else ''}: {reasons}")
-        return Resolution(chosen.kinds, str(specs[first]), chosen.provider, chosen.target, chosen.abi, tuple(rejected), forced, chosen.priority == 0)
+        covered_text = " + ".join(str(spec) for spec in specs[first : first + len(chosen.kinds)])
+        return Resolution(chosen.kinds, covered_text, chosen.provider, chosen.target, chosen.abi, tuple(rejected), forced, chosen.priority == 0)
 
     def _candidates(self, kind: str, ops: Sequence[Op], first: int) -> list[ImplDef]:
         order = self._orders.get(kind, ())

@@ -33,7 +33,7 @@ class OpSpec:
     dtype: str = "f32"
 
     def __str__(self) -> str:
-        size = f" {self.rows}x{self.cols}" if self.rows else ""
+        size = f" {self.rows}x{self.cols}" if self.cols else f" {self.rows}" if self.rows else ""
         quants = f" {'+'.join(self.quants)}" if self.quants else ""
         return f"{self.kind}{size}{quants}" + (f" kv={self.kv_dtype}" if self.kv_dtype else "")
 

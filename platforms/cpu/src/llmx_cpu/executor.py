@@ -32,6 +32,7 @@ class NativeExecutor:
         full = config.model.dtype == "float32"
         self._full = full
         self._page_type = {"auto": "f32" if full else "bf16", "float32": "f32", "bfloat16": "bf16"}[config.cache.kv_dtype]
+        self._int8 = caps.props["activation_bits"] == 8
         self._isa, self._threads = str(caps.props["isa"]), int(caps.props["threads"])
         self._bundle = bundle
         self._engine: int | None = None
@@ -57,7 +58,7 @@ class NativeExecutor:
         if not engine:
             raise PlatformError(f"native executor: {library().llmx_error().decode()}")
         self._engine = engine
-        packer = Packer(engine, self._bundle.weights, self._full, len(model.weights()), progress)
+        packer = Packer(engine, self._bundle.weights, self._full, self._int8, len(model.weights()), progress)
         self._tape = lower(
             model.programs["main"],
             plan.kernels,

@@ -10,7 +10,7 @@ from llmx.config import EngineConfig, PlatformConfig
 from llmx.errors import ConfigError, PlatformError
 from llmx_cpu.native import ISA_NAMES, best_isa
 
-__all__ = ["chosen_isa", "cpu_model", "fusion_on", "option", "thread_count", "total_bytes", "usable_cpus"]
+__all__ = ["activation_bits", "chosen_isa", "cpu_model", "fusion_on", "option", "thread_count", "total_bytes", "usable_cpus"]
 
 
 def option(config: PlatformConfig, name: str) -> str:
@@ -63,6 +63,14 @@ def fusion_on(config: EngineConfig) -> bool:
     if text not in ("0", "1"):
         raise ConfigError(f"LLMX_CPU_FUSE is {text!r}: give 0 or 1", field="LLMX_CPU_FUSE")
     return text == "1"
+
+
+def activation_bits(config: EngineConfig) -> int:
+    """Bits of the integers that the inputs of quantised weights are rounded to: LLMX_CPU_ACT. Raises ConfigError for anything but int8 and int16."""
+    text = option(config.platform, "LLMX_CPU_ACT") or "int16"
+    if text not in ("int8", "int16"):
+        raise ConfigError(f"LLMX_CPU_ACT is {text!r}: give int16 or int8", field="LLMX_CPU_ACT")
+    return int(text.removeprefix("int"))
 
 
 def cpu_model() -> str:

@@ -94,7 +94,7 @@ _SIGNATURES: dict[str, tuple[Any, str]] = {
     "llmx_abi_sizes": (C.c_int, "pi"),
     "llmx_engine_new": (C.c_void_p, "ii"),
     "llmx_engine_free": (None, "p"),
-    "llmx_engine_weight": (C.c_int, "piillpl"),
+    "llmx_engine_weight": (C.c_int, "piiillpl"),
     "llmx_engine_vector": (C.c_int, "ppl"),
     "llmx_engine_tape": (C.c_int, "pp"),
     "llmx_kv_layer_bytes": (C.c_int64, "p"),

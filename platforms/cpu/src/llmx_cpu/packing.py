@@ -35,11 +35,12 @@ def as_float32(tensor: HostTensor) -> np.ndarray:
 
 @dataclass(slots=True)
 class Packer:
-    """Implements lower.builder.Weights. full: everything as float32, without quantised activations."""
+    """Implements lower.builder.Weights. full: everything as float32. int8: quantised weights get int8 inputs, not int16."""
 
     engine: int
     source: WeightSource
     full: bool
+    int8: bool
     total: int
     progress: Progress
     handles: dict[Key, int] = field(default_factory=dict)
@@ -85,4 +86,4 @@ class Packer:
         data = np.ascontiguousarray(tensor.data).reshape(rows, -1)
         stored = WEIGHT_TYPES[tensor.dtype]
         packed = WEIGHT_TYPES["f32"] if self.full else stored
-        return call("llmx_engine_weight", self.engine, stored, packed, rows, cols, pointer(data), cols // elements * size)
+        return call("llmx_engine_weight", self.engine, stored, packed, int(self.int8), rows, cols, pointer(data), cols // elements * size)
