@@ -1,7 +1,7 @@
 """A conversation without a server: the history grows, and its prefix comes from the KV cache.
 
     python examples/chat.py                      # type; an empty line ends it
-    echo "Which city is the capital of France?" | python examples/chat.py
+    echo "What is the capital of France?" | python examples/chat.py
 """
 
 from __future__ import annotations

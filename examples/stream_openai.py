@@ -2,7 +2,7 @@
 
     make serve                                   # in another terminal
     pip install openai
-    python examples/stream_openai.py "Which city is the capital of France?"
+    python examples/stream_openai.py "What is the capital of France?"
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from openai import OpenAI
 def main() -> None:
     """Print the answer as it arrives."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("question", nargs="?", default="Which city is the capital of France?")
+    parser.add_argument("question", nargs="?", default="What is the capital of France?")
     parser.add_argument("--url", default="http://127.0.0.1:8000/v1")
     args = parser.parse_args()
 

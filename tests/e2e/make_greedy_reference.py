@@ -57,7 +57,8 @@ def main() -> None:
     prompts = [tokenizer.encode(template.render([{"role": "user", "content": text}]), add_special_tokens=False) for text in CHATS]
     prompts += [tokenizer.encode(text) for text in TEXTS]
     rows = [_greedy(model, prompt, tokenizer) for prompt in prompts]
-    made = {"torch": torch.__version__, "transformers": transformers.__version__, "machine": platform.machine(), "model": loaded.summary.name, "digest": loaded.bundle.digest}
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__, "machine": platform.machine()}
+    made = {**versions, "model": loaded.summary.name, "digest": loaded.bundle.digest}
     path = Path(__file__).with_name("greedy_reference.json")
     lines = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in rows)
     path.write_text(f'{{\n"made_with": {json.dumps(made)},\n"rows": [\n{lines}\n]}}\n')

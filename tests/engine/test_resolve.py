@@ -20,7 +20,16 @@ def test_command_line_beats_file_beats_environment(tmp_path: Path) -> None:
     assert {change.path: change.source for change in changes} == {"server.port": "cli", "platform.threads": "file", "model.seed": "env"}
 
 
-@pytest.mark.parametrize(("name", "raw", "value"), [("kv_cache_memory_bytes", "4G", 4 * 10**9), ("kv_cache_memory_bytes", "512Mi", 2**29), ("max_model_len", "8k", 8000), ("max_model_len", 128, 128), ("kv_cache_memory_bytes", "1.5gb", 1_500_000_000)])
+@pytest.mark.parametrize(
+    ("name", "raw", "value"),
+    [
+        ("kv_cache_memory_bytes", "4G", 4 * 10**9),
+        ("kv_cache_memory_bytes", "512Mi", 2**29),
+        ("max_model_len", "8k", 8000),
+        ("max_model_len", 128, 128),
+        ("kv_cache_memory_bytes", "1.5gb", 1_500_000_000),
+    ],
+)
 def test_sizes(name: str, raw: object, value: int) -> None:
     config, _ = resolve({name: raw}, environ={})
     assert value in (config.cache.kv_bytes, config.model.max_model_len)

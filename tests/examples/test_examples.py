@@ -72,7 +72,7 @@ def test_offline_generate() -> None:
 
 
 def test_chat() -> None:
-    out = run("chat.py", text="Which city is the capital of France?\nAnd of Italy?\n")
+    out = run("chat.py", text="What is the capital of France?\nAnd of Italy?\n")
     assert "Paris" in out
     cached = [int(n) for n in re.findall(r"(\d+) of them cached", out)]
     assert len(cached) == 2

@@ -13,7 +13,6 @@ from llmx.hooks.loader import Found, PluginLoader, ProbeResult
 from llmx.hooks.types import Detection
 from llmx.platform.select import select_platform
 from llmx.resolve import resolve
-
 from tests.hooks.vendor import PROBE, install, install_acme
 
 

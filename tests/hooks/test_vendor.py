@@ -12,7 +12,6 @@ from llmx.engine.explain import explain
 from llmx.engine.start import prepare
 from llmx.errors import ConfigError, PlatformError, PluginError
 from llmx.resolve import resolve
-
 from tests.hooks.vendor import install, install_acme
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)

@@ -61,7 +61,8 @@ class AcmePlatform:
     def llmx_executor(self, config, caps, bundle):
         spec = next(iter(bundle.model.states.values())).spec
         needs = [GroupNeed(spec, tuple(bundle.model.states), 16, 128, "i64")]
-        return AcmeExecutor(needs, vocab_size=bundle.vocab_size, max_tokens=config.scheduler.max_num_batched_tokens or 64, max_requests=config.scheduler.max_num_seqs)
+        scheduler = config.scheduler
+        return AcmeExecutor(needs, vocab_size=bundle.vocab_size, max_tokens=scheduler.max_num_batched_tokens or 64, max_requests=scheduler.max_num_seqs)
 
     @hookimpl
     def llmx_op_kernels(self, config, caps):
@@ -72,7 +73,8 @@ class AcmePlatform:
     def llmx_gemm_kernels(self, config, caps):
         return [
             ImplDef(("linear",), "acme.base", "acme/1", "acme_llmx.kernels", priority=10),
-            ImplDef(("linear",), "acme.cube", "acme/1", "acme_llmx.kernels:cube", priority=80, requires=frozenset({{"vendor.acme.cube"}}), supports="acme_llmx.kernels:cube_ok"),
+            ImplDef(("linear",), "acme.cube", "acme/1", "acme_llmx.kernels:cube", priority=80,
+                    requires=frozenset({{"vendor.acme.cube"}}), supports="acme_llmx.kernels:cube_ok"),
             ImplDef(("linear",), "acme.tensor", "acme/1", "acme_llmx.kernels", priority=90, requires=frozenset({{"vendor.acme.tensor"}})),
             ImplDef(("linear",), "acme.broken", "acme/1", "acme_llmx.absent:linear", priority=95),
             ImplDef(("linear", "act_mul"), "acme.fused", "acme/1", "acme_llmx.kernels", priority=60),

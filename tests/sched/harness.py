@@ -24,7 +24,17 @@ EOS = 3
 class Harness:
     """Adds, aborts and steps; collects every answer's tokens; `check` after each move."""
 
-    def __init__(self, needs: list[GroupNeed], *, num_blocks: int = 24, slots: int = 8, max_tokens: int = 64, max_inflight: int = 1, max_len: int = 160, **changes: object) -> None:
+    def __init__(
+        self,
+        needs: list[GroupNeed],
+        *,
+        num_blocks: int = 24,
+        slots: int = 8,
+        max_tokens: int = 64,
+        max_inflight: int = 1,
+        max_len: int = 160,
+        **changes: object,
+    ) -> None:
         self.executor = NullExecutor(needs, vocab_size=64, max_tokens=max_tokens, max_requests=slots, max_inflight=max_inflight, nan_tokens=frozenset({63}))
         plan = plan_kv(needs, kv_bytes=0, max_requests=slots, max_model_len=max_len, max_chunk=max_tokens, num_blocks=num_blocks)
         self.executor.kv_allocate(plan)

@@ -7,7 +7,6 @@ import pytest
 from llmx.engine.messages import Abort, Add
 from llmx.errors import PromptTooLong, QueueFull, RequestError
 from llmx.sampling_params import SamplingParams
-
 from tests.sched.harness import EOS, FULL, SLIDING, STATE, Harness, alone
 
 

@@ -35,7 +35,14 @@ def _verify(harness: Harness) -> None:
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_load(groups: str, inflight: int, seed: int) -> None:
     rng = random.Random(seed)
-    harness = Harness(GROUPS[groups], num_blocks=rng.choice([14, 24, 60]), max_inflight=inflight, slots=rng.choice([3, 8]), max_tokens=rng.choice([16, 64]), policy=rng.choice(["fcfs", "priority"]))
+    harness = Harness(
+        GROUPS[groups],
+        num_blocks=rng.choice([14, 24, 60]),
+        max_inflight=inflight,
+        slots=rng.choice([3, 8]),
+        max_tokens=rng.choice([16, 64]),
+        policy=rng.choice(["fcfs", "priority"]),
+    )
     shared = [rng.randrange(4, 62) for _ in range(48)]
     count = 0
     for _ in range(rng.randrange(20, 120)):

@@ -69,7 +69,7 @@ def test_errors_are_one_line_with_an_exit_code(arguments: tuple[str, ...], code:
 
 def test_verbose_adds_the_traceback() -> None:
     result = llmx("explain", "/no/such.gguf", "--platform", "null", "--verbose")
-    assert result.returncode == 3 and "Traceback" in result.stderr and "ModelError" in result.stderr
+    assert result.returncode == 2 and "Traceback" in result.stderr and "ModelError" in result.stderr
 
 
 def test_no_command_shows_help_and_version_is_known() -> None:
@@ -101,7 +101,7 @@ def test_config_file_with_an_unknown_name(tmp_path: Path) -> None:
 def test_platforms_shows_the_choice() -> None:
     result = llmx("platforms", "--platform", "null")
     assert result.returncode == 0 and re.search(r"^null +llmx-core +yes +\* +\S", result.stdout, re.MULTILINE)
-    assert llmx("platforms", "--platform", "nope").returncode == 4
+    assert llmx("platforms", "--platform", "nope").returncode == 2
 
 
 def test_explain_names_a_kernel_for_every_op() -> None:

@@ -9,12 +9,10 @@ import typer
 
 from llmx.errors import ConfigError, LlmxError, ModelError, PlatformError, PluginError
 
-__all__ = ["FAILED", "MODEL", "PLATFORM", "USAGE", "UsageError", "exit_code", "report"]
+__all__ = ["FAILED", "REFUSED", "UsageError", "exit_code", "report"]
 
-FAILED = 1
-USAGE = 2
-MODEL = 3
-PLATFORM = 4
+FAILED = 1  # something broke while it ran
+REFUSED = 2  # it did not start: an option, the model, the platform or a plugin is wrong, and the message says what to do
 
 # The class that all of typer's complaints about a command line share. typer brings its own copy of click, whose module has
 # no public name; BadParameter is the public one nearest to it.
@@ -23,12 +21,8 @@ UsageError: type[Exception] = next(cls for cls in typer.BadParameter.__mro__ if 
 
 def exit_code(error: BaseException) -> int:
     """Exit code for an error."""
-    if isinstance(error, ConfigError | UsageError):
-        return USAGE
-    if isinstance(error, ModelError):
-        return MODEL
-    if isinstance(error, PlatformError | PluginError):
-        return PLATFORM
+    if isinstance(error, ConfigError | ModelError | PlatformError | PluginError | UsageError):
+        return REFUSED
     return FAILED
 
 

@@ -122,7 +122,13 @@ def _convert(option: Option, raw: Any) -> Any:
     try:
         value = _cast(option, raw)
     except (ValueError, TypeError):
-        expected = {"int": "a whole number", "float": "a number", "bool": "true or false", "bytes": "a size such as 4G or 512Mi", "tokens": "a number such as 4096 or 8k"}
+        expected = {
+            "int": "a whole number",
+            "float": "a number",
+            "bool": "true or false",
+            "bytes": "a size such as 4G or 512Mi",
+            "tokens": "a number such as 4096 or 8k",
+        }
         raise ConfigError(f"{option.flag} is {raw!r}: it must be {expected.get(option.kind, option.kind)}", field=option.name) from None
     if option.choices and value not in option.choices:
         raise ConfigError(f"{option.flag} is {raw!r}: it must be one of {', '.join(option.choices)}", field=option.name)

@@ -129,8 +129,8 @@ LLMX_API int llmx_test_unpack_row(Engine* engine, int weight, int64_t row, float
   llmx::unpack_row(engine->weight(weight), row, out);
   return 0;
 }
-LLMX_API int llmx_test_norm(int isa, int kind, float eps, int eps_floor, const float* weight, const float* bias, const float* x, const float* gate, int gate_after,
-                            float* y, int64_t rows, int64_t width, int64_t groups) {
+LLMX_API int llmx_test_norm(int isa, int kind, float eps, int eps_floor, const float* weight, const float* bias, const float* x, const float* gate,
+                            int gate_after, float* y, int64_t rows, int64_t width, int64_t groups) {
   const llmx::NormParams params{static_cast<llmx::NormKind>(kind), eps, eps_floor != 0, weight, bias};
   llmx::row_kernels(static_cast<Isa>(isa)).norm({params, x, gate, gate_after != 0, y, width, groups}, 0, rows);
   return 0;

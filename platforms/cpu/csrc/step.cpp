@@ -41,7 +41,8 @@ const char* Engine::kv_ops(const LlmxStepArgs& args) {
   for (int i = 0; i < args.n_kv_ops; ++i) {
     const int32_t op = args.kv_ops[4 * i], group = args.kv_ops[4 * i + 1], src = args.kv_ops[4 * i + 2], dst = args.kv_ops[4 * i + 3];
     if (group < 0 || group >= static_cast<int>(groups_.size())) return "a KV operation names a group that does not exist";
-    if (dst < 0 || dst >= groups_[group].num_blocks || (op == kCopy && (src < 0 || src >= groups_[group].num_blocks))) return "a KV operation names a block that does not exist";
+    const int64_t blocks = groups_[group].num_blocks;
+    if (dst < 0 || dst >= blocks || (op == kCopy && (src < 0 || src >= blocks))) return "a KV operation names a block that does not exist";
     KvGeometry whole{};
     whole.block_bytes = groups_[group].block_bytes;
     if (op == kZero) {
@@ -58,8 +59,8 @@ const char* Engine::kv_ops(const LlmxStepArgs& args) {
 
 const char* Engine::begin(const LlmxStepArgs& args) {
   if (args.t > shape_.max_tokens || args.n > shape_.max_requests) {
-    error_ = "a step of " + std::to_string(args.t) + " tokens and " + std::to_string(args.n) + " requests exceeds the limits " + std::to_string(shape_.max_tokens) + " and " +
-             std::to_string(shape_.max_requests);
+    error_ = "a step of " + std::to_string(args.t) + " tokens and " + std::to_string(args.n) + " requests exceeds the limits " +
+             std::to_string(shape_.max_tokens) + " and " + std::to_string(shape_.max_requests);
     return error_.c_str();
   }
   const char* wrong = slots_.apply(args);
@@ -108,7 +109,8 @@ const char* Engine::head_logits(const LlmxStepArgs& args, int begin, int end, fl
     for (const LlmxOp& op : ops_) {
       if (op.rows == 1) run(op, args, m, b);
     }
-    std::memcpy(out + static_cast<int64_t>(b - begin) * shape_.vocab, value(shape_.logits), static_cast<size_t>(m) * static_cast<size_t>(shape_.vocab) * 4);
+    const int64_t vocab = shape_.vocab;
+    std::memcpy(out + (b - begin) * vocab, value(shape_.logits), static_cast<size_t>(m * vocab) * 4);
   }
   return nullptr;
 }

@@ -47,7 +47,8 @@ const char* Engine::set_tape(const LlmxTape& tape) {
   values_.assign(tape.values, tape.values + tape.n_values);
   parts_.assign(tape.parts, tape.parts + tape.n_parts);
   for (const LlmxPart& part : parts_) {
-    if (part.weight < 0 || part.weight >= static_cast<int>(weights_.size()) || part.bias >= static_cast<int>(vectors_.size())) return "a part names a weight that was not added";
+    const int weights = static_cast<int>(weights_.size()), vectors = static_cast<int>(vectors_.size());
+    if (part.weight < 0 || part.weight >= weights || part.bias >= vectors) return "a part names a weight that was not added";
   }
   for (const LlmxOp& op : ops_) {
     for (int i = 0; i < 4; ++i) {
@@ -123,7 +124,9 @@ void Engine::run_rowwise(const LlmxOp& op, int64_t rows) {
       return pool_.over_rows(rows, width * 4, [&](int64_t begin, int64_t end) { rowwise_.softmax(x, out, width, begin, end); });
     case LLMX_ROPE: {
       const RopeTable table{vector(op.w[0]), op.i[2], op.i[3] != 0};
-      return pool_.over_rows(rows / op.mult, width * op.mult, [&](int64_t begin, int64_t end) { rowwise_.rope(table, positions_.data(), x, out, op.i[0], op.i[1], begin, end); });
+      return pool_.over_rows(rows / op.mult, width * op.mult, [&](int64_t begin, int64_t end) {
+        rowwise_.rope(table, positions_.data(), x, out, op.i[0], op.i[1], begin, end);
+      });
     }
     case LLMX_POSITION_SCALE: {
       const float* scale = vector(op.w[0]);
@@ -153,7 +156,9 @@ void Engine::run_rowwise(const LlmxOp& op, int64_t rows) {
       });
     }
     default:  // LLMX_COPY
-      return pool_.over_rows(rows, width, [&](int64_t begin, int64_t end) { std::memcpy(out + begin * width, x + begin * width, static_cast<size_t>((end - begin) * width) * 4); });
+      return pool_.over_rows(rows, width, [&](int64_t begin, int64_t end) {
+        std::memcpy(out + begin * width, x + begin * width, static_cast<size_t>((end - begin) * width) * 4);
+      });
   }
 }
 

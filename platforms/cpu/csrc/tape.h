@@ -157,7 +157,8 @@ class Engine {
   void run_linear(const LlmxOp& op, int64_t rows);
   void run_mlp(const LlmxOp& op, int64_t rows);
   void round_tile(ActType type, const float* x, int64_t ldx, int64_t rows, int64_t columns, uint8_t* out, int64_t ld);
-  void gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, int64_t rows, float* y, int64_t ldy, const float* residual, int64_t begin, int64_t end);
+  void gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, int64_t rows, float* y, int64_t ldy, const float* residual,
+            int64_t begin, int64_t end);
   KvGeometry geometry(const LlmxState& state) const;
   const char* sample_block(Sampling& sampling, const float* logits, int begin, int end);
   const char* score_block(Sampling& sampling, const float* logits, int begin, int end);

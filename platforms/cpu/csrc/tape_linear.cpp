@@ -59,7 +59,8 @@ void Engine::round_tile(ActType type, const float* x, int64_t ldx, int64_t rows,
 }
 
 // Panels [begin, end) of one part for the rows of `tile` onward.
-void Engine::gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, int64_t rows, float* y, int64_t ldy, const float* residual, int64_t begin, int64_t end) {
+void Engine::gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, int64_t rows, float* y, int64_t ldy, const float* residual,
+                  int64_t begin, int64_t end) {
   const PackedWeight& weight = weights_[part.weight];
   const auto* act = static_cast<const uint8_t*>(input.acts[index_of(weight.act)]) + tile * act_tile_bytes(weight.act, input.k);
   linear_.gemm({&weight, act, act_ld(weight.act, input.k), rows, y, ldy, vector(part.bias), residual, ldy}, begin, end);

@@ -96,10 +96,13 @@ class Engine:
         if length == 0:
             raise RequestError("the prompt has no tokens: give at least one", field="prompt")
         if self._max_queued is not None and self.scheduler.num_queued >= self._max_queued:
-            raise QueueFull(f"{self._max_queued} requests are waiting, which is the limit (--max-num-queued-reqs): try again later", retry_after_s=max(1, int(self.scheduler.queue_delay_s)))
+            why = f"{self._max_queued} requests are waiting, which is the limit (--max-num-queued-reqs): try again later"
+            raise QueueFull(why, retry_after_s=max(1, int(self.scheduler.queue_delay_s)))
         least = 0 if params.max_tokens == 0 else 1
         if length + least > self.max_model_len:
-            raise PromptTooLong(f"the prompt has {length} tokens, but the model takes {self.max_model_len} with the answer: shorten it by {length + least - self.max_model_len}", field="prompt")
+            excess = length + least - self.max_model_len
+            why = f"the prompt has {length} tokens, but the model takes {self.max_model_len} with the answer"
+            raise PromptTooLong(f"{why}: shorten it by {excess}", field="prompt")
         slots = self.executor.limits.max_requests
         if params.n > slots:
             raise RequestError(f"n is {params.n}, but at most {slots} answers run at once (--max-num-seqs)", field="n")

@@ -14,9 +14,9 @@ from llmx.engine.output_processor import OutputProcessor
 from llmx.engine.outputs import RequestOutput
 from llmx.engine.start import start_engine
 from llmx.errors import RequestError
+from llmx.hooks.loader import PluginLoader
 from llmx.models.load import read_model_info
 from llmx.models.plugin import CoreModels, registry_from
-from llmx.hooks.loader import PluginLoader
 from llmx.resolve import resolve
 from llmx.sampling_params import SamplingParams, sampling_defaults
 from llmx.tokens.chat_template import ChatTemplate
@@ -104,14 +104,15 @@ class LLM:
         return OutputProcessor(request_id, text, ids, params, self.tokenizer)
 
     def _encode(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        value: Any = prompt
         if isinstance(prompt, Mapping):
             known = set(prompt) & {"prompt", "prompt_token_ids"}
             if len(known) != 1 or set(prompt) != known:
                 raise RequestError(f"a prompt dict must hold 'prompt' or 'prompt_token_ids', found {sorted(prompt)}", field="prompt")
-            prompt = prompt[known.pop()]
-        if isinstance(prompt, str):
-            return prompt, self.tokenizer.encode(prompt)
-        return None, list(prompt)
+            value = prompt[known.pop()]
+        if isinstance(value, str):
+            return value, self.tokenizer.encode(value)
+        return None, list(value)
 
     def _run(self, processors: dict[str, OutputProcessor], show: bool) -> None:
         began, done = monotonic(), 0

@@ -6,13 +6,33 @@ Rejected, Stats. A tag byte tells them apart.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from llmx.config import EngineConfig
 from llmx.engine.outputs import EngineStats
 from llmx.sampling_params import SamplingParams
 
-__all__ = ["Abort", "Add", "Configure", "EngineInfo", "Failed", "FromEngine", "GetStats", "Outputs", "Progress", "Ready", "Rejected", "SeqOutput", "Shutdown", "Stats", "ToEngine", "decoder", "encode"]
+__all__ = [
+    "Abort",
+    "Add",
+    "Configure",
+    "EngineInfo",
+    "Failed",
+    "FromEngine",
+    "GetStats",
+    "Outputs",
+    "Progress",
+    "Ready",
+    "Rejected",
+    "SeqOutput",
+    "Shutdown",
+    "Stats",
+    "ToEngine",
+    "decoder",
+    "encode",
+]
 
 
 class Configure(msgspec.Struct, tag=1, array_like=True):
@@ -147,6 +167,6 @@ def encode(message: ToEngine | FromEngine) -> bytes:
     return _ENCODER.encode(message)
 
 
-def decoder(kind: object) -> msgspec.msgpack.Decoder:
+def decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
     """A decoder for the union ToEngine or FromEngine; it checks every field's type."""
-    return msgspec.msgpack.Decoder(kind)  # type: ignore[arg-type]
+    return msgspec.msgpack.Decoder(kind)

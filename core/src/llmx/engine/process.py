@@ -15,7 +15,23 @@ import traceback
 import zmq
 
 from llmx.engine.engine import Engine
-from llmx.engine.messages import Abort, Add, Configure, Failed, GetStats, Outputs, Progress, Ready, Rejected, SeqOutput, Shutdown, Stats, ToEngine, decoder, encode
+from llmx.engine.messages import (
+    Abort,
+    Add,
+    Configure,
+    Failed,
+    GetStats,
+    Outputs,
+    Progress,
+    Ready,
+    Rejected,
+    SeqOutput,
+    Shutdown,
+    Stats,
+    ToEngine,
+    decoder,
+    encode,
+)
 from llmx.errors import LlmxError, QueueFull, RequestError
 
 __all__ = ["main"]

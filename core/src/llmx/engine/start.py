@@ -112,7 +112,10 @@ def _platform_config(manager: pluggy.PluginManager, config: EngineConfig, caps: 
 def _plan(manager: pluggy.PluginManager, config: EngineConfig, caps: DeviceCaps, selection: Selection, loaded: LoadedModel, executor: Executor) -> Plan:
     hooks = manager.hook
     impls: list[ImplDef] = [
-        impl for hook in (hooks.llmx_attention_backends, hooks.llmx_gemm_kernels, hooks.llmx_op_kernels) for defs in hook(config=config, caps=caps) for impl in defs
+        impl
+        for hook in (hooks.llmx_attention_backends, hooks.llmx_gemm_kernels, hooks.llmx_op_kernels)
+        for defs in hook(config=config, caps=caps)
+        for impl in defs
     ]
     resolver = KernelResolver(impls, caps, abis=executor.limits.abis, orders=dict(config.platform.kernels), disabled=config.platform.disabled)
     dtype, kv_dtype = value_dtypes(config)
@@ -136,7 +139,8 @@ def _distributions() -> tuple[tuple[str, str], ...]:
     own = {name: version for name, version in found.items() if name in ("llmx-core", "llmx-cli", "llmx-server", "llmx-platform-cpu")}
     if len(set(own.values())) > 1:
         listed = ", ".join(f"{name} {version}" for name, version in sorted(own.items()))
-        raise PlatformError(f"llmx packages of different versions are installed ({listed}): install the same version of each, e.g. pip install -U {' '.join(sorted(own))}")
+        remedy = f"pip install -U {' '.join(sorted(own))}"
+        raise PlatformError(f"llmx packages of different versions are installed ({listed}): install the same version of each, e.g. {remedy}")
     return tuple(sorted(found.items()))
 
 

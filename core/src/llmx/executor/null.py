@@ -120,13 +120,14 @@ class NullExecutor:
     def collect(self, ticket: Ticket) -> StepOutput:
         """The oldest step's output."""
         pending = self._state.queue.popleft()
+        out = pending.done
         if pending is not ticket.payload:
             raise RuntimeError(f"step {ticket.seq} collected out of order: step {pending.step.seq} is older")
-        if pending.done is None:
+        if out is None:
             raise RuntimeError(f"step {ticket.seq}, or a late one before it, was not released")
-        pending.done.kv_done = np.array(self._state.kv_done, np.int32)
+        out.kv_done = np.array(self._state.kv_done, np.int32)
         self._state.kv_done = []
-        return pending.done
+        return out
 
     def control(self, cmd: Control) -> Reply:
         """`stats` answers; anything else is refused by name."""

@@ -62,7 +62,8 @@ class PluginLoader:
         for item in self.found:
             other = seen.setdefault((item.group, item.name), item)
             if other is not item and (other.dist, other.target) != (item.dist, item.target):
-                raise PluginError(f"two distributions provide it in group {item.group}: {other.dist} and {item.dist}; uninstall one or deny one with --deny-plugin", plugin=item.name)
+                both = f"two distributions provide it in group {item.group}: {other.dist} and {item.dist}"
+                raise PluginError(f"{both}; uninstall one or deny one with --deny-plugin", plugin=item.name)
         self.found = tuple(seen.values())
 
     @classmethod
@@ -140,7 +141,8 @@ def check_api(info: PlatformInfo) -> None:
     major, minor = info.api
     if major != API_VERSION[0] or minor > API_VERSION[1]:
         needed = "a newer llmx-core" if info.api > API_VERSION else f"a newer {info.dist}"
-        raise PluginError(f"{info.dist} was built for hook API {major}.{minor}, this core has {API_VERSION[0]}.{API_VERSION[1]}: install {needed}", plugin=info.name)
+        ours = f"{API_VERSION[0]}.{API_VERSION[1]}"
+        raise PluginError(f"{info.dist} was built for hook API {major}.{minor}, this core has {ours}: install {needed}", plugin=info.name)
 
 
 def load_target(target: str) -> Any:

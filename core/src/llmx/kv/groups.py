@@ -72,10 +72,10 @@ def hit_blocks(needs: Sequence[GroupNeed], pools: Sequence[BlockPool], hashes: S
             return 0
         if need.spec.kind != "sliding":
             length = _full_run(pool, hashes, length)
-    for length in range(length, 0, -1):
-        if all(_window_hit(need, pool, hashes, length) for need, pool in zip(needs, pools, strict=True) if need.spec.kind == "sliding"):
+    for blocks in range(length, 0, -1):
+        if all(_window_hit(need, pool, hashes, blocks) for need, pool in zip(needs, pools, strict=True) if need.spec.kind == "sliding"):
             give_back = 1 if any(need.next_token for need in needs) else 0
-            return max(length - give_back, 0)
+            return max(blocks - give_back, 0)
     return 0
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from llmx.models.llama import llama_models
-from llmx.models.registry import ModelRegistry
+from llmx.models.registry import ModelDef, ModelRegistry
 
-__all__ = ["builtin_models"]
+__all__ = ["builtin_definitions", "builtin_models"]
+
+
+def builtin_definitions() -> list[ModelDef]:
+    """All families of core; a new one is added here."""
+    return list(llama_models())
 
 
 def builtin_models() -> ModelRegistry:
-    """A new registry with core's own families. Plugins' definitions are merged into it."""
-    return ModelRegistry(llama_models())
+    """A new registry with core's own families alone."""
+    return ModelRegistry(builtin_definitions())

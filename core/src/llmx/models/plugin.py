@@ -5,7 +5,7 @@ from __future__ import annotations
 import pluggy
 
 from llmx.hooks.specs import hookimpl
-from llmx.models.llama import llama_models
+from llmx.models.builtin import builtin_definitions
 from llmx.models.registry import ModelDef, ModelRegistry
 
 __all__ = ["CoreModels", "registry_from"]
@@ -17,7 +17,7 @@ class CoreModels:
     @hookimpl
     def llmx_models(self) -> list[ModelDef]:
         """All families of core."""
-        return list(llama_models())
+        return builtin_definitions()
 
 
 def registry_from(manager: pluggy.PluginManager) -> ModelRegistry:

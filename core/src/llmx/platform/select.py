@@ -29,7 +29,9 @@ def select_platform(probes: Sequence[ProbeResult], wanted: str | None) -> Select
         return _named(by_name, wanted)
     broken = [probe for probe in probes if probe.error]
     if broken:
-        raise PlatformError(f"the probe of platform {broken[0].name!r} ({broken[0].dist}) failed; name a platform with --platform, or deny it with --deny-plugin probes:{broken[0].name}\n{broken[0].error}")
+        name, dist, error = broken[0].name, broken[0].dist, broken[0].error
+        remedy = f"name a platform with --platform, or deny it with --deny-plugin probes:{name}"
+        raise PlatformError(f"the probe of platform {name!r} ({dist}) failed; {remedy}\n{error}")
     present = [probe for probe in probes if probe.detection and probe.detection.present and probe.name not in NAMED_ONLY]
     if not present:
         raise PlatformError(_nothing(probes))

@@ -231,7 +231,7 @@ class OpDef:
 
 
 class OpRegistry:
-    """Op kinds by name. Core's own are in llmx.program.kinds; plugins add theirs through the hook `llmx_ops`."""
+    """Op kinds by name. Core's own are in llmx.program.kinds; a registry can be extended, and `verify` takes one."""
 
     def __init__(self, defs: Mapping[str, OpDef] | None = None) -> None:
         self._defs = dict(defs or {})

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import cast
 
 from llmx.engine.outputs import CompletionOutput, RequestOutput
 from llmx.errors import EngineDead, PromptTooLong, RequestError
@@ -159,9 +158,8 @@ async def _run(serving: Serving, job: Job) -> AsyncGenerator[RequestOutput, None
     watch = serving.metrics.stopwatch()
     reason = "abort"
     try:
-        # Its declared type is the iterator that callers need; being a generator, it aborts the request when closed.
         generated = serving.engine.generate(job.token_ids, job.params, job.request_id, priority=job.params.priority)
-        async with aclosing(cast("AsyncGenerator[RequestOutput, None]", generated)) as outputs:
+        async with aclosing(generated) as outputs:  # closing it aborts the request
             async for output in outputs:
                 if output.finished:
                     reason = ""

@@ -67,7 +67,9 @@ class SamplingFields(BaseModel):
     stream: bool = False
     stream_options: dict[str, Any] | None = None
 
-    def sampling(self, vocab_size: int, defaults: Mapping[str, Any], *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None) -> SamplingParams:
+    def sampling(
+        self, vocab_size: int, defaults: Mapping[str, Any], *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None
+    ) -> SamplingParams:
         """The request's SamplingParams, checked against the vocabulary. Raises RequestError naming the field at fault.
 
         defaults: of the model, for fields that the request leaves out.
