@@ -83,7 +83,7 @@ def config_for(
     threads: int = 1,
     isa: str = "auto",
     fuse: bool = True,
-    act: str = "int16",
+    act: str = "auto",
     kv: str = "auto",
     max_tokens: int = 256,
     seqs: int = 40,

@@ -17,6 +17,7 @@ from llmx.executor import WeightSource
 from llmx.program.attrs import AttnSpec, NormAttrs, QkvSpec, RopeSpec
 from llmx.program.ops import Op, Part, Program, WeightRef
 from llmx.weights.quant import dequantize
+from llmx_cpu.machine import FINE_POSITIONS
 
 __all__ = ["Interpreter", "round_bf16", "round_int16", "round_int8"]
 
@@ -65,7 +66,7 @@ class Interpreter:
 
     def __init__(self, program: Program, source: WeightSource, rounding: str = "none") -> None:
         self.program, self.source, self.rounded = program, source, rounding != "none"
-        self._round_int = round_int8 if rounding == "int8" else round_int16
+        self._rounding = rounding
         self.values: dict[int, Any] = {}
         self.pages: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._cache: dict[Any, np.ndarray] = {}
@@ -96,6 +97,11 @@ class Interpreter:
             x = round_bf16(x)
         y = x @ self.weight(part.weight).T
         return y if part.bias is None else y + self.weight(part.bias)
+
+    def _round_int(self, x: np.ndarray) -> np.ndarray:
+        if self._rounding == "auto":
+            return np.concatenate([round_int16(x[:FINE_POSITIONS]), round_int8(x[FINE_POSITIONS:])])
+        return round_int8(x) if self._rounding == "int8" else round_int16(x)
 
     # -- ops -----------------------------------------------------------------------------------------------------------
 

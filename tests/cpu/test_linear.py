@@ -38,13 +38,17 @@ class Engine:
     def vector(self, values: np.ndarray) -> int:
         return int(library().llmx_engine_vector(self.pointer, values.ctypes.data, values.size))
 
-    def linear(self, parts: list[tuple[int, int, int]], x: np.ndarray, width: int, residual: np.ndarray | None = None) -> np.ndarray:
-        """parts: (weight, bias or -1, first column)."""
+    def linear(
+        self, parts: list[tuple[int, int, int]], x: np.ndarray, width: int, residual: np.ndarray | None = None, fine: np.ndarray | None = None
+    ) -> np.ndarray:
+        """parts: (weight, bias or -1, first column). fine: bool [rows], rows rounded to int16; all when None."""
+        flags = None if fine is None else fine.astype(np.uint8)
         records = (PartRecord * len(parts))(*[PartRecord(w, b, c, 0) for w, b, c in parts])
         y = np.full((len(x), width), np.nan, np.float32)
         done = library().llmx_test_linear(
             self.pointer, ctypes.addressof(records), len(parts), x.ctypes.data, len(x), x.shape[1], y.ctypes.data, width,
             None if residual is None else residual.ctypes.data, len(x),
+            None if flags is None else flags.ctypes.data,
         )  # fmt: skip
         assert done == 0, library().llmx_error()
         return y
@@ -95,6 +99,18 @@ def test_linear_equals_numpy_and_rows_are_independent(engine: Engine, scheme: st
     for m in ROWS:
         assert np.array_equal(engine.linear([(weight, -1, 0)], x[:m].copy(), rows), whole[:m]), m
     assert np.array_equal(engine.linear([(weight, -1, 0)], x[37:41].copy(), rows), whole[37:41])
+
+
+@pytest.mark.parametrize("scheme", ["q4_0", "q4_1", "q8_0"])
+def test_int8_and_int16_rows_lie_beside_each_other(engine: Engine, scheme: str) -> None:
+    """Each row has the bits that it has where all rows are rounded alike, in tiles with both kinds, one kind, and at their edges."""
+    tensor, x = tensor_of(scheme, 50, 96), inputs(70, 96)
+    mixed, narrow = engine.weight(tensor), engine.weight(tensor, int8=True)
+    want = {True: engine.linear([(mixed, -1, 0)], x, 50), False: engine.linear([(narrow, -1, 0)], x, 50)}
+    rng = np.random.default_rng(5)
+    for fine in (np.arange(70) < 20, np.arange(70) >= 32, np.zeros(70, bool), np.ones(70, bool), rng.random(70) < 0.5, rng.random(70) < 0.05):
+        got = engine.linear([(mixed, -1, 0)], x, 50, fine=fine)
+        assert np.array_equal(got, np.where(fine[:, None], want[True], want[False]))
 
 
 @pytest.mark.parametrize("cols", [1, 7, 33, 95])

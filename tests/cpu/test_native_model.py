@@ -123,7 +123,7 @@ def test_float32_equals_interpreter(name: str, isa: str) -> None:
 
 # Largest and root-mean-square difference of log-probabilities. The interpreter rounds what the executor rounds, but a value near a
 # tie may round the other way, and the executor rounds attention probabilities to bf16 too.
-BOUNDS = {"int16": (0.16, 0.04), "int8": (0.25, 0.06)}
+BOUNDS = {"int16": (0.16, 0.04), "int8": (0.25, 0.06), "auto": (0.25, 0.06)}
 
 
 @pytest.mark.parametrize("isa", LEVELS)
@@ -143,13 +143,13 @@ def test_int16_inputs_are_as_good_as_float32(scheme: str, isa: str) -> None:
     """With f32 pages nothing but the int16 rounding of inputs is left: about 1 / 65,000 of a block's largest value."""
     bundle = tiny_llama(scheme)
     want = log_softmax(Interpreter(bundle.model.programs["main"], bundle.weights).logits(PROMPT))
-    got = native_logprobs(bundle, chunk=len(PROMPT), isa=isa, kv="float32")
+    got = native_logprobs(bundle, chunk=len(PROMPT), isa=isa, kv="float32", act="int16")
     assert np.abs(got[-1] - want[-1]).max() < 2e-3
 
 
 @pytest.mark.parametrize("isa", LEVELS)
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("dtype", "act"), [("auto", "int16"), ("auto", "int8"), ("float32", "int16")])
+@pytest.mark.parametrize(("dtype", "act"), [("auto", "int16"), ("auto", "int8"), ("auto", "auto"), ("float32", "auto")])
 @pytest.mark.parametrize("name", [*MODELS, "parallel"])
 def test_fused_ops_give_the_bits_of_single_ones(name: str, dtype: str, act: str, threads: int, isa: str) -> None:
     make = parallel_block if name == "parallel" else MODELS[name]
@@ -169,7 +169,7 @@ def test_fusion_is_used_where_values_flow() -> None:
         executor.close()
 
 
-@pytest.mark.parametrize(("name", "act"), [("llama-q4_1", "int16"), ("llama-q4_1", "int8"), ("gemma-bf16", "int16"), ("gpt-f16", "int16")])
+@pytest.mark.parametrize(("name", "act"), [*(("llama-q4_1", act) for act in BOUNDS), ("gemma-bf16", "auto"), ("gpt-f16", "auto")])
 @pytest.mark.parametrize("isa", LEVELS)
 def test_bits_do_not_depend_on_batch_chunks_or_threads(name: str, act: str, isa: str) -> None:
     """One request alone, among others, in chunks of 1, 7 and 100, with 1 and 2 threads: the same bits."""

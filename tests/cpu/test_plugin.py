@@ -52,7 +52,7 @@ def test_probe_and_info() -> None:
 def test_level_is_a_capability_and_names_the_kernels(isa: str) -> None:
     config = with_options(LLMX_CPU_ISA=isa)
     caps = check_caps(plugin.llmx_device_caps(config), "cpu")
-    assert caps.has(f"vendor.cpu.{isa}") and caps.has("batch_invariant") and caps.arch.endswith(f"{isa} int16")
+    assert caps.has(f"vendor.cpu.{isa}") and caps.has("batch_invariant") and caps.arch.endswith(f"{isa} int16+int8")
     offers = [*plugin.llmx_attention_backends(config, caps), *plugin.llmx_gemm_kernels(config, caps), *plugin.llmx_op_kernels(config, caps)]
     program = tiny_llama("q4_1", "q8_0").model.programs["main"]
     choices = KernelResolver(offers, caps).resolve(program, kv_dtype="bf16", dtype="auto")
@@ -66,7 +66,7 @@ def test_level_is_a_capability_and_names_the_kernels(isa: str) -> None:
     [
         ("LLMX_CPU_ISA", "sse9", "give auto, portable"),
         ("LLMX_CPU_FUSE", "yes", "give 0 or 1"),
-        ("LLMX_CPU_ACT", "int4", "give int16 or int8"),
+        ("LLMX_CPU_ACT", "int4", "give auto, int16, int8"),
         ("LLMX_CPU_THREADS", "-3", "give a number"),
         ("LLMX_CPU_THREADS", "5000", "give 1 to 1024"),
     ],

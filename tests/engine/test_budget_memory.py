@@ -28,6 +28,13 @@ def test_a_mixed_step_stays_under_2_2_decode_steps_but_never_starves() -> None:
     assert TokenBudget(32).prefill_tokens(30) == 2
 
 
+def test_offline_the_whole_budget_is_free() -> None:
+    budget = TokenBudget(1000, interactive=False)
+    budget.observe(8, 0, 20_000.0)
+    budget.observe(0, 100, 10_000.0)
+    assert budget.prefill_tokens(8) == 992
+
+
 def test_memory_is_cut_to_the_cgroup(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 8000000 kB\n")

@@ -104,6 +104,12 @@ def test_chat_renders_the_template(llm: LLM) -> None:
     assert "<|im_start|>user\nhello<|im_end|>" in text and text.endswith("<|im_start|>assistant\n")
 
 
+def test_more_prompts_than_slots_and_queue_places() -> None:
+    with LLM(platform="null", num_blocks=2000, max_num_seqs=4) as llm:
+        outputs = llm.generate([[5 + index % 40] for index in range(1200)], SamplingParams(temperature=0, max_tokens=1))
+        assert len(outputs) == 1200 and all(output.finished for output in outputs)
+
+
 def test_the_embedded_model_is_greedy_by_default(llm: LLM) -> None:
     assert llm.get_default_sampling_params().temperature == 0.0
 

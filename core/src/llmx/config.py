@@ -41,6 +41,7 @@ class SchedulerConfig:
     max_num_batched_tokens: int | None = None
     max_num_seqs: int = 256  # slots
     policy: str = "fcfs"  # fcfs or priority
+    interactive: bool = True  # bound the time of steps that mix decode and prefill; False favours throughput
     max_queued_requests: int | None = 1024  # more are refused with 503
 
 

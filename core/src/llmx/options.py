@@ -54,6 +54,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("max_num_batched_tokens", "scheduler.max_num_batched_tokens", "tokens", "tokens that one step computes at most"),
     Option("max_num_seqs", "scheduler.max_num_seqs", "int", "requests that run at the same time at most"),
     Option("scheduling_policy", "scheduler.policy", "str", "order of requests", ("fcfs", "priority")),
+    Option("interactive", "scheduler.interactive", "bool", "keep the gaps between tokens short while prompts are computed; off favours throughput"),
     Option("max_num_queued_reqs", "scheduler.max_queued_requests", "int", "waiting requests; more are answered 503"),
     Option("platform", "platform.name", "str", "platform to use; found by itself when only one is present"),
     Option("device", "platform.device", "str", "device of the platform"),

@@ -68,6 +68,7 @@ LLMX_API int llmx_engine_weight(Engine* engine, int from, int to, int int8, int6
     return engine->add_weight(source, target, int8 != 0, rows, cols, data, row_bytes);
   });
 }
+LLMX_API void llmx_engine_fine_positions(Engine* engine, int n) { engine->set_fine_positions(n); }
 LLMX_API int llmx_engine_vector(Engine* engine, const float* data, int64_t n) {
   return guarded([&] { return engine->add_vector(data, n); });
 }
@@ -111,7 +112,7 @@ LLMX_API int llmx_engine_block_row(Engine* engine, int group, int slot, int32_t*
 // ------------------------------------------------------------------------------------------- kernels, for tests and benchmarks
 
 LLMX_API int llmx_test_linear(Engine* engine, const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, float* y, int64_t ldy, const float* residual,
-                              int act_rows) {
+                              int act_rows, const uint8_t* fine) {
   return guarded([&] {
     // Room for activations comes with a tape; a test has none.
     LlmxTape tape{};
@@ -121,6 +122,7 @@ LLMX_API int llmx_test_linear(Engine* engine, const LlmxPart* parts, int n, cons
     if (act_rows > 0) engine->set_tape(tape);
     llmx::FloatMode mode;
     engine->pool().wake();
+    engine->set_fine_rows(fine, 1);
     engine->linear(parts, n, engine->input_of(parts, n, x, m, k, nullptr), y, ldy, residual);
     return 0;
   });

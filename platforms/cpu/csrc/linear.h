@@ -6,7 +6,8 @@
 //
 //   q4_0 q4_1 q8_0  groups of two 32-k blocks: scales d[2][16] f16, (q4_1) minima m[2][16] f16, then two tiles of unsigned
 //                   bytes [k / 4][16 channels][4]; 4-bit tiles hold k and k + 16 in one byte. Activations are integers with one
-//                   scale per row and block: int16 as two planes of int8 (a = 256 high + low), or int8 alone
+//                   scale per row and block: int16 as two planes of int8 (a = 256 high + low), or int8 alone. A row of int8 may lie
+//                   among int16 rows with a low plane of zeros: the factors of 256 are exact, so its bits are those of int8 alone
 //   bf16            [k / 2][16][2], activations rounded to bf16
 //   f16, f32        [k][16], activations f32
 #pragma once
@@ -31,13 +32,14 @@ struct PackedWeight {
   const uint8_t* data = nullptr;
 };
 
-// Integer activations: one 32-k block of 16 rows. x ~ d * a; s = d * sum(a); n = -sum(a).
+// Integer activations: one 32-k block of 16 rows. x ~ d * a; s = d * sum(a); n = -sum(a). fine: some row's low plane counts.
 template <int Planes>
 struct alignas(64) ActBlock {
   int8_t q[Planes][kTileRows][kBlock];  // one plane: a; two: high, low
   float d[kTileRows];
   float s[kTileRows];
   int32_t n[kTileRows];
+  int32_t fine;
 };
 
 struct GemmArgs {
@@ -53,8 +55,9 @@ struct GemmArgs {
 };
 
 struct LinearKernels {
-  // type i8 or i16; out: the blocks of the tile of rows that begins at x, at most 16 rows
-  void (*quantize)(ActType type, const float* x, int64_t ldx, int64_t rows, int64_t k, void* out);
+  // type i8 or i16; out: the blocks of the tile of rows that begins at x, at most 16 rows. fine (i16): bit r set: row r is
+  // rounded to int16, else to int8
+  void (*quantize)(ActType type, const float* x, int64_t ldx, int64_t rows, int64_t k, void* out, uint32_t fine);
   void (*round_bf16)(const float* x, int64_t ldx, int64_t k, uint16_t* out, int64_t ld, int64_t row_begin, int64_t row_end);
   void (*gemm)(const GemmArgs&, int64_t panel_begin, int64_t panel_end);
 };

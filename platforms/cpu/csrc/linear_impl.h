@@ -21,22 +21,27 @@ struct Quant {
 // d = amax / 127, or amax / (127 * 256) for two planes, in f32; round to nearest even. A NaN makes d NaN, so that it reaches
 // the output. A quarter is added before the high plane is rounded, so that the low one comes to -128..127.
 template <int Planes>
-LLMX_INLINE void quantize_block(const float* x, ActBlock<Planes>* out, int row) {
+LLMX_INLINE void quantize_block(const float* x, ActBlock<Planes>* out, int row, bool fine) {
   constexpr float kLargest = Planes == 2 ? 127.0f * 256.0f : 127.0f;
   const F16 a = load(x), b = load(x + 16);
   const float amax = hmax(max(abs(a), abs(b)));
   const bool whole = (mask_eq(a, a) & mask_eq(b, b)) == 0xffffu;
   const bool tiny = !(amax >= 1e-30f);  // the reciprocal would overflow; such a block is zero
-  const F16 scale = set1(tiny ? 0.0f : kLargest / amax);
   int32_t sum;
-  if constexpr (Planes == 2) {
+  if (Planes == 2 && fine) {
+    const F16 scale = set1(tiny ? 0.0f : kLargest / amax);
     const F16 ya = round_even(mul(a, scale)), yb = round_even(mul(b, scale));
     const F16 quarter = set1(0.25f), part = set1(1.0f / 256.0f), base = set1(-256.0f);
     const F16 ha = round_even(mul(add(ya, quarter), part)), hb = round_even(mul(add(yb, quarter), part));
     sum = 256 * store_i8(out->q[0][row], ha, hb);
-    sum += store_i8(out->q[1][row], fma(ha, base, ya), fma(hb, base, yb));
+    sum += store_i8(out->q[Planes - 1][row], fma(ha, base, ya), fma(hb, base, yb));
   } else {
+    const F16 scale = set1(tiny ? 0.0f : 127.0f / amax);
     sum = store_i8(out->q[0][row], mul(a, scale), mul(b, scale));
+    if constexpr (Planes == 2) {
+      sum *= 256;
+      memset(out->q[1][row], 0, kBlock);
+    }
   }
   const float d = whole ? (tiny ? 0.0f : amax / kLargest) : bits_to_float(0x7fc00000u);
   out->d[row] = d;
@@ -45,22 +50,24 @@ LLMX_INLINE void quantize_block(const float* x, ActBlock<Planes>* out, int row) 
 }
 
 template <int Planes>
-static void quantize_tile(const float* x, int64_t ldx, int64_t rows, int64_t k, ActBlock<Planes>* tile) {
+static void quantize_tile(const float* x, int64_t ldx, int64_t rows, int64_t k, ActBlock<Planes>* tile, uint32_t fine) {
   const int64_t blocks = k / kBlock;
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t b = 0; b < blocks; ++b) quantize_block<Planes>(x + r * ldx + b * kBlock, tile + b, static_cast<int>(r));
+    for (int64_t b = 0; b < blocks; ++b) quantize_block<Planes>(x + r * ldx + b * kBlock, tile + b, static_cast<int>(r), (fine >> r & 1) != 0);
   }
+  const bool any = (fine & ((1u << rows) - 1)) != 0;
+  for (int64_t b = 0; b < blocks; ++b) tile[b].fine = any;
   for (int64_t b = 0; rows < kTileRows && b < blocks; ++b) {  // rows that a tile computes beside the real ones
     for (int p = 0; p < Planes; ++p) memset(tile[b].q[p][rows], 0, static_cast<size_t>((kTileRows - rows) * kBlock));
     for (int64_t r = rows; r < kTileRows; ++r) tile[b].d[r] = tile[b].s[r] = 0.0f, tile[b].n[r] = 0;
   }
 }
 
-static void quantize(ActType type, const float* x, int64_t ldx, int64_t rows, int64_t k, void* out) {
+static void quantize(ActType type, const float* x, int64_t ldx, int64_t rows, int64_t k, void* out, uint32_t fine) {
   if (type == ActType::i16) {
-    quantize_tile<2>(x, ldx, rows, k, static_cast<ActBlock<2>*>(out));
+    quantize_tile<2>(x, ldx, rows, k, static_cast<ActBlock<2>*>(out), fine);
   } else {
-    quantize_tile<1>(x, ldx, rows, k, static_cast<ActBlock<1>*>(out));
+    quantize_tile<1>(x, ldx, rows, k, static_cast<ActBlock<1>*>(out), 0);
   }
 }
 
@@ -129,11 +136,44 @@ LLMX_INLINE void dot_rows(const __m512i* w, const int8_t (*q)[kBlock], __m512i* 
   }
 }
 
-// MR rows of one panel. G rows at a time keep G integer chains in flight.
+// acc[r] += one 32-k block, for the MR rows of a tile; G rows at a time keep G integer chains in flight. Without the low plane
+// (Planes 2, not Fine) the weight's scale takes the factor 256.
+template <WeightType T, int MR, int Planes, bool Fine>
+LLMX_INLINE void block_int(const ActBlock<Planes>* act, const __m512i* w, __m512 scale, __m512* acc) {
+  using Q = Quant<T>;
+  constexpr int G = MR % 4 == 0 ? 4 : (MR % 3 == 0 ? 3 : MR);
+  auto zero_point = [&](int row) {  // n is a multiple of 256 where two planes hold int8
+    const __m512i n = _mm512_set1_epi32(act->n[row]);
+    return Planes == 2 && !Fine ? _mm512_srai_epi32(n, 8 - Q::kZeroShift) : _mm512_slli_epi32(n, Q::kZeroShift);
+  };
+#pragma GCC unroll 16
+  for (int r0 = 0; r0 < MR; r0 += G) {
+    __m512i sum[G];
+    if constexpr (Fine) {
+#pragma GCC unroll 4
+      for (int j = 0; j < G; ++j) sum[j] = _mm512_setzero_si512();
+      dot_rows<G>(w, act->q[0] + r0, sum);
+#pragma GCC unroll 4
+      for (int j = 0; j < G; ++j) {
+        sum[j] = _mm512_slli_epi32(sum[j], 8);
+        if (!Q::kMinimum) sum[j] = _mm512_add_epi32(sum[j], zero_point(r0 + j));
+      }
+    } else {
+#pragma GCC unroll 4
+      for (int j = 0; j < G; ++j) sum[j] = Q::kMinimum ? _mm512_setzero_si512() : zero_point(r0 + j);
+    }
+    dot_rows<G>(w, act->q[Fine ? Planes - 1 : 0] + r0, sum);
+#pragma GCC unroll 4
+    for (int j = 0; j < G; ++j) {
+      acc[r0 + j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[j]), _mm512_mul_ps(scale, _mm512_set1_ps(act->d[r0 + j])), acc[r0 + j]);
+    }
+  }
+}
+
+// MR rows of one panel.
 template <WeightType T, int MR, int Planes>
 static void panel_int(const GemmArgs& args, int64_t panel, int64_t tile, int64_t rows) {
   using Q = Quant<T>;
-  constexpr int G = MR % 4 == 0 ? 4 : (MR % 3 == 0 ? 3 : MR);
   const uint8_t* base = args.weight->data + panel * args.weight->panel_bytes;
   const int64_t blocks = args.ld;
   const ActBlock<Planes>* act = static_cast<const ActBlock<Planes>*>(args.act) + tile * blocks;
@@ -146,29 +186,10 @@ static void panel_int(const GemmArgs& args, int64_t panel, int64_t tile, int64_t
     const F16 d = load_f16(reinterpret_cast<const uint16_t*>(group + half * 32));
     __m512i w[8];
     unpack_tile<T>(group + Q::kScales + half * Q::kTile, w);
-#pragma GCC unroll 16
-    for (int r0 = 0; r0 < MR; r0 += G) {
-      __m512i sum[G];
-      if constexpr (Planes == 2) {
-#pragma GCC unroll 4
-        for (int j = 0; j < G; ++j) sum[j] = _mm512_setzero_si512();
-        dot_rows<G>(w, act->q[0] + r0, sum);
-#pragma GCC unroll 4
-        for (int j = 0; j < G; ++j) {
-          sum[j] = _mm512_slli_epi32(sum[j], 8);
-          if (!Q::kMinimum) sum[j] = _mm512_add_epi32(sum[j], _mm512_slli_epi32(_mm512_set1_epi32(act->n[r0 + j]), Q::kZeroShift));
-        }
-      } else {
-#pragma GCC unroll 4
-        for (int j = 0; j < G; ++j) {
-          sum[j] = Q::kMinimum ? _mm512_setzero_si512() : _mm512_slli_epi32(_mm512_set1_epi32(act->n[r0 + j]), Q::kZeroShift);
-        }
-      }
-      dot_rows<G>(w, act->q[Planes - 1] + r0, sum);
-#pragma GCC unroll 4
-      for (int j = 0; j < G; ++j) {
-        acc[r0 + j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[j]), _mm512_mul_ps(d.v, _mm512_set1_ps(act->d[r0 + j])), acc[r0 + j]);
-      }
+    if (Planes == 2 && act->fine) {
+      block_int<T, MR, Planes, true>(act, w, d.v, acc);
+    } else {
+      block_int<T, MR, Planes, false>(act, w, Planes == 2 ? _mm512_mul_ps(d.v, _mm512_set1_ps(256.0f)) : d.v, acc);
     }
     if constexpr (Q::kMinimum) {
       const F16 m = load_f16(reinterpret_cast<const uint16_t*>(group + 64 + half * 32));
@@ -247,8 +268,11 @@ static void half_int(const GemmArgs& args, int64_t panel, int64_t tile, int row,
     const __m256 d = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(group + odd * 32 + half * 16)));
 #pragma GCC unroll 4
     for (int r = 0; r < MR; ++r) {
-      __m256i whole = dot_half<T>(quants, act->q[Planes - 1][row + r]);
-      if constexpr (Planes == 2) whole = _mm256_add_epi32(whole, _mm256_slli_epi32(dot_half<T>(quants, act->q[0][row + r]), 8));
+      __m256i whole = dot_half<T>(quants, act->q[0][row + r]);
+      if constexpr (Planes == 2) {
+        whole = _mm256_slli_epi32(whole, 8);
+        if (act->fine) whole = _mm256_add_epi32(whole, dot_half<T>(quants, act->q[1][row + r]));
+      }
       if constexpr (!Q::kMinimum) whole = _mm256_add_epi32(whole, _mm256_set1_epi32(act->n[row + r] * (1 << Q::kZeroShift)));
       acc[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), _mm256_mul_ps(d, _mm256_set1_ps(act->d[row + r])), acc[r]);
     }
@@ -309,11 +333,11 @@ static void tile_int(const GemmArgs& args, int64_t panel, int64_t tile, int64_t 
       const uint8_t* quants = group + Q::kScales + half * Q::kTile;
       int32_t sum[kPanel] = {0};
       float whole[kPanel];
+      dot_tile<T>(quants, act->q[0][r], sum);
       if constexpr (Planes == 2) {
-        dot_tile<T>(quants, act->q[0][r], sum);
         for (int c = 0; c < kPanel; ++c) sum[c] *= 256;
+        if (act->fine) dot_tile<T>(quants, act->q[1][r], sum);
       }
-      dot_tile<T>(quants, act->q[Planes - 1][r], sum);
       const int32_t zero_point = Q::kMinimum ? 0 : act->n[r] * (1 << Q::kZeroShift);
       for (int c = 0; c < kPanel; ++c) whole[c] = static_cast<float>(sum[c] + zero_point);
       acc[r] = fma(load(whole), mul(d, set1(act->d[r])), acc[r]);

@@ -78,6 +78,7 @@ const char* Engine::begin(const LlmxStepArgs& args) {
       }
       ids_[static_cast<size_t>(t)] = token;
       positions_[static_cast<size_t>(t)] = args.start[i] + j;
+      token_fine_[static_cast<size_t>(t)] = args.start[i] + j < fine_positions_;
     }
   }
   for (int r = 0; r < args.r; ++r) {

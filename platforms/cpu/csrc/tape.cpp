@@ -65,6 +65,8 @@ const char* Engine::set_tape(const LlmxTape& tape) {
   for (auto& scratch : tile_scratch_) scratch.resize(static_cast<size_t>(kTileRows * std::max<int64_t>(tape.act_width, 3 * kBlock)));
   ids_.resize(tape.max_tokens);
   positions_.resize(tape.max_tokens);
+  token_fine_.resize(tape.max_tokens);
+  head_fine_.resize(kHeadRows);
   return nullptr;
 }
 
@@ -242,9 +244,12 @@ void Engine::run(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, int64
       });
     }
     case LLMX_LINEAR:
-      return run_linear(op, all);
     case LLMX_MLP:
-      return run_mlp(op, all);
+      if (op.rows == 1) {
+        for (int64_t r = 0; r < rows; ++r) head_fine_[static_cast<size_t>(r)] = token_fine_[static_cast<size_t>(args.head[first_head + r])];
+      }
+      set_fine_rows(op.rows == 1 ? head_fine_.data() : token_fine_.data(), op.mult);
+      return op.kind == LLMX_LINEAR ? run_linear(op, all) : run_mlp(op, all);
     case LLMX_QKV:
       return run_qkv(op, rows);
     case LLMX_KV_WRITE:

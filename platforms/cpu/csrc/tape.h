@@ -140,6 +140,9 @@ class Engine {
   uint8_t* pages(int group) const { return pages_[group]->data(); }
   const PackedWeight& weight(int id) const { return weights_[id]; }
   void linear(const LlmxPart* parts, int n, const LinearInput& input, float* y, int64_t ldy, const float* residual);
+  // Rows of positions below n get int16 inputs to quantised weights where these are i16, later ones int8.
+  void set_fine_positions(int n) { fine_positions_ = n; }
+  void set_fine_rows(const uint8_t* rows, int mult) { fine_rows_ = rows, fine_mult_ = mult; }
   LinearInput input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm);
 
  private:
@@ -156,7 +159,8 @@ class Engine {
   void run_qkv(const LlmxOp& op, int64_t rows);
   void run_linear(const LlmxOp& op, int64_t rows);
   void run_mlp(const LlmxOp& op, int64_t rows);
-  void round_tile(ActType type, const float* x, int64_t ldx, int64_t rows, int64_t columns, uint8_t* out, int64_t ld);
+  void round_tile(ActType type, const float* x, int64_t ldx, int64_t first, int64_t rows, int64_t columns, uint8_t* out, int64_t ld);
+  uint32_t fine_mask(int64_t first, int64_t rows) const;
   void gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, int64_t rows, float* y, int64_t ldy, const float* residual,
             int64_t begin, int64_t end);
   KvGeometry geometry(const LlmxState& state) const;
@@ -183,6 +187,10 @@ class Engine {
   LlmxTape shape_{};
   SlotTable slots_;
   std::vector<int32_t> ids_, positions_, request_of_slot_, token_request_;
+  int fine_positions_ = INT32_MAX;
+  std::vector<uint8_t> token_fine_, head_fine_;  // per token row, per head row of the block at hand
+  const uint8_t* fine_rows_ = nullptr;           // of the op that runs, one per fine_mult_ rows; null: all are fine
+  int fine_mult_ = 1;
   std::vector<std::vector<uint8_t>> thread_scratch_;
   std::vector<std::vector<float>> tile_scratch_;  // per thread: a tile of rows
   std::vector<uint8_t> items_, partial_;

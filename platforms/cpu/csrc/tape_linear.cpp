@@ -40,21 +40,28 @@ LinearInput Engine::input_of(const LlmxPart* parts, int n, const float* x, int64
         from = to;
       }
       for (const ActType type : {ActType::bf16, ActType::i8, ActType::i16}) {
-        if (wanted[index_of(type)]) round_tile(type, from, k, rows, k, acts_[index_of(type)]->data() + t * act_tile_bytes(type, k), act_ld(type, k));
+        if (wanted[index_of(type)]) round_tile(type, from, k, row, rows, k, acts_[index_of(type)]->data() + t * act_tile_bytes(type, k), act_ld(type, k));
       }
     }
   });
   return input;
 }
 
-// One tile of rows (or some of its columns) in the form that weights want.
-void Engine::round_tile(ActType type, const float* x, int64_t ldx, int64_t rows, int64_t columns, uint8_t* out, int64_t ld) {
+uint32_t Engine::fine_mask(int64_t first, int64_t rows) const {
+  if (!fine_rows_) return 0xffffu;
+  uint32_t mask = 0;
+  for (int64_t r = 0; r < rows; ++r) mask |= static_cast<uint32_t>(fine_rows_[(first + r) / fine_mult_]) << r;
+  return mask;
+}
+
+// One tile of rows, `first` of all rows onward (or some of its columns), in the form that weights want.
+void Engine::round_tile(ActType type, const float* x, int64_t ldx, int64_t first, int64_t rows, int64_t columns, uint8_t* out, int64_t ld) {
   if (type == ActType::bf16) {
     linear_.round_bf16(x, ldx, columns, reinterpret_cast<uint16_t*>(out), ld, 0, rows);
   } else if (type == ActType::f32) {
     for (int64_t r = 0; r < rows; ++r) std::copy_n(x + r * ldx, columns, reinterpret_cast<float*>(out) + r * ld);
   } else {
-    linear_.quantize(type, x, ldx, rows, columns, out);
+    linear_.quantize(type, x, ldx, rows, columns, out, fine_mask(first, rows));
   }
 }
 
@@ -115,7 +122,7 @@ void Engine::run_mlp(const LlmxOp& op, int64_t m) {
         gemm(parts[0], input, t, rows, pair - column, 2 * kBlock, nullptr, panel, panel + 2);
         gemm(parts[1], input, t, rows, pair + kBlock - column, 2 * kBlock, nullptr, panel, panel + 2);
         rowwise_.act_mul(act, pair, product, kBlock, 0, rows);
-        round_tile(type, product, kBlock, rows, kBlock, mid + t * act_tile_bytes(type, width) + g * step, act_ld(type, width));
+        round_tile(type, product, kBlock, row, rows, kBlock, mid + t * act_tile_bytes(type, width) + g * step, act_ld(type, width));
       }
     }
   });

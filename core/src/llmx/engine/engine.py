@@ -41,7 +41,13 @@ class Engine:
         limits = executor.limits
         self.executor = executor
         self.kv = KVManager(kv_plan, max_chunk=limits.max_tokens, numerics=numerics, prefix_caching=config.cache.prefix_caching)
-        self.scheduler = Scheduler(self.kv, max_tokens=limits.max_tokens, max_requests=limits.max_requests, policy=config.scheduler.policy)
+        self.scheduler = Scheduler(
+            self.kv,
+            max_tokens=limits.max_tokens,
+            max_requests=limits.max_requests,
+            policy=config.scheduler.policy,
+            interactive=config.scheduler.interactive,
+        )
         self.max_model_len = kv_plan.max_model_len
         self.vocab_size = vocab_size
         self._eos_ids = eos_ids

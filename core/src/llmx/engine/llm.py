@@ -15,9 +15,10 @@ from llmx.engine.outputs import RequestOutput
 from llmx.engine.start import start_engine
 from llmx.errors import RequestError
 from llmx.hooks.loader import PluginLoader
+from llmx.hooks.types import ConfigPatch
 from llmx.models.load import read_model_info
 from llmx.models.plugin import CoreModels, registry_from
-from llmx.resolve import resolve
+from llmx.resolve import apply_patches, resolve
 from llmx.sampling_params import SamplingParams, sampling_defaults
 from llmx.tokens.chat_template import ChatTemplate
 from llmx.tokens.tokenizer import Tokenizer
@@ -26,6 +27,10 @@ __all__ = ["LLM", "Prompt"]
 
 Prompt = str | Sequence[int] | Mapping[str, Any]  # text, token ids, or {"prompt": text} / {"prompt_token_ids": ids}
 Messages = Sequence[Mapping[str, Any]]
+OFFLINE = (
+    ConfigPatch("scheduler.interactive", False, "nobody watches tokens come"),
+    ConfigPatch("scheduler.max_queued_requests", None, "all prompts of a call are queued at once"),
+)
 
 
 class LLM:
@@ -38,8 +43,10 @@ class LLM:
 
     def __init__(self, model: str = "smollm2-135m-instruct", **options: Any) -> None:
         config, changes = resolve({"model": model, **options})
+        user_set = [change.path for change in changes]
+        config, _ = apply_patches(config, OFFLINE, user_set)
         self._engine: Engine
-        self._engine, self.info = start_engine(config, _silent, [change.path for change in changes])
+        self._engine, self.info = start_engine(config, _silent, user_set)
         registry = registry_from(PluginLoader.discover(config.platform).activate(None, builtin=[CoreModels()]))
         summary = read_model_info(config.model, registry)
         self.tokenizer = Tokenizer.load(summary.tokenizer)

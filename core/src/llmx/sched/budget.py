@@ -2,7 +2,7 @@
 
 A step that mixes decode rows with prefill rows may take min(60 ms, 2.2 x a decode-only step), measured as the engine runs
 and first by its warm-up; never less than 64 prefill tokens, else long prompts would starve. With nobody decoding the whole
-budget is free.
+budget is free, and so it is where nobody watches tokens come (offline batches).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ SMOOTHING = 0.2  # weight of a new measurement
 class TokenBudget:
     """Running estimates of what a decode-only step and a prefill token cost, in microseconds."""
 
-    def __init__(self, max_tokens: int) -> None:
+    def __init__(self, max_tokens: int, *, interactive: bool = True) -> None:
         self.max_tokens = max_tokens
+        self.interactive = interactive  # somebody reads tokens as they come
         self.decode_us: float | None = None
         self.prefill_token_us: float | None = None
         self.used = 0.0  # share of max_tokens that the last step used
@@ -27,7 +28,7 @@ class TokenBudget:
     def prefill_tokens(self, num_decoding: int) -> int:
         """Prefill tokens that the next step may bring beside `num_decoding` decode rows."""
         room = self.max_tokens - num_decoding
-        if num_decoding == 0 or self.decode_us is None or self.prefill_token_us is None:
+        if not self.interactive or num_decoding == 0 or self.decode_us is None or self.prefill_token_us is None:
             return max(room, 0)
         limit_us = min(MIXED_STEP_US, MIXED_STEP_RATIO * self.decode_us)
         affordable = int(max(limit_us - self.decode_us, 0.0) / self.prefill_token_us)

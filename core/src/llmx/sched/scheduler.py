@@ -38,9 +38,18 @@ class Emission:
 class Scheduler:
     """All requests of one engine. One thread calls it."""
 
-    def __init__(self, kv: KVManager, *, max_tokens: int, max_requests: int, policy: str = "fcfs", clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        kv: KVManager,
+        *,
+        max_tokens: int,
+        max_requests: int,
+        policy: str = "fcfs",
+        interactive: bool = True,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self.kv = kv
-        self.budget = TokenBudget(max_tokens)
+        self.budget = TokenBudget(max_tokens, interactive=interactive)
         self.admission = Admission(kv)
         self._key = order_key(policy)
         self._clock = clock

@@ -15,13 +15,13 @@ from llmx.platform.plan import Plan
 from llmx.program.ops import State
 from llmx_cpu.lower.builder import BuiltTape
 from llmx_cpu.lower.tape import ABI, lower
+from llmx_cpu.machine import FINE_POSITIONS, STEP_TOKENS
 from llmx_cpu.native import ISA_NAMES, Group, StateRecord, call, library
 from llmx_cpu.packing import Packer
 from llmx_cpu.step_call import StepCall
 
 __all__ = ["NativeExecutor"]
 
-_DEFAULT_TOKENS = 1024  # token rows per step when the configuration says nothing
 _PAGE_TYPES = {"f32": 0, "bf16": 1}  # csrc/attention.h
 
 
@@ -32,7 +32,7 @@ class NativeExecutor:
         full = config.model.dtype == "float32"
         self._full = full
         self._page_type = {"auto": "f32" if full else "bf16", "float32": "f32", "bfloat16": "bf16"}[config.cache.kv_dtype]
-        self._int8 = caps.props["activation_bits"] == 8
+        self._activations = str(caps.props["activations"])
         self._isa, self._threads = str(caps.props["isa"]), int(caps.props["threads"])
         self._bundle = bundle
         self._engine: int | None = None
@@ -40,7 +40,7 @@ class NativeExecutor:
         self._flying: StepCall | None = None
         self._groups = _groups(bundle)
         self.limits = Limits(
-            max_tokens=config.scheduler.max_num_batched_tokens or _DEFAULT_TOKENS,
+            max_tokens=config.scheduler.max_num_batched_tokens or STEP_TOKENS,
             max_requests=config.scheduler.max_num_seqs,
             max_inflight=1,
             abis=frozenset({ABI}),
@@ -58,7 +58,9 @@ class NativeExecutor:
         if not engine:
             raise PlatformError(f"native executor: {library().llmx_error().decode()}")
         self._engine = engine
-        packer = Packer(engine, self._bundle.weights, self._full, self._int8, len(model.weights()), progress)
+        if self._activations == "auto":
+            library().llmx_engine_fine_positions(engine, FINE_POSITIONS)
+        packer = Packer(engine, self._bundle.weights, self._full, self._activations == "int8", len(model.weights()), progress)
         self._tape = lower(
             model.programs["main"],
             plan.kernels,

@@ -10,7 +10,25 @@ from llmx.config import EngineConfig, PlatformConfig
 from llmx.errors import ConfigError, PlatformError
 from llmx_cpu.native import ISA_NAMES, best_isa
 
-__all__ = ["activation_bits", "chosen_isa", "cpu_model", "fusion_on", "option", "thread_count", "total_bytes", "usable_cpus"]
+__all__ = [
+    "ACTIVATIONS",
+    "FINE_POSITIONS",
+    "STEP_TOKENS",
+    "activation_mode",
+    "chosen_isa",
+    "cpu_model",
+    "fusion_on",
+    "option",
+    "thread_count",
+    "total_bytes",
+    "usable_cpus",
+]
+
+# Modes and what a plan says of them. auto: int16 for the first positions of a sequence, where every later token looks and short
+# chats take place; int8, which is faster with many rows, for the rest.
+ACTIVATIONS = {"auto": "int16+int8", "int16": "int16", "int8": "int8"}
+FINE_POSITIONS = 64
+STEP_TOKENS = 1024  # token rows per step: longer chunks read no weight less often than the caches allow
 
 
 def option(config: PlatformConfig, name: str) -> str:
@@ -65,12 +83,12 @@ def fusion_on(config: EngineConfig) -> bool:
     return text == "1"
 
 
-def activation_bits(config: EngineConfig) -> int:
-    """Bits of the integers that the inputs of quantised weights are rounded to: LLMX_CPU_ACT. Raises ConfigError for anything but int8 and int16."""
-    text = option(config.platform, "LLMX_CPU_ACT") or "int16"
-    if text not in ("int8", "int16"):
-        raise ConfigError(f"LLMX_CPU_ACT is {text!r}: give int16 or int8", field="LLMX_CPU_ACT")
-    return int(text.removeprefix("int"))
+def activation_mode(config: EngineConfig) -> str:
+    """How the inputs of quantised weights are rounded: LLMX_CPU_ACT, one of ACTIVATIONS. Raises ConfigError for anything else."""
+    mode = option(config.platform, "LLMX_CPU_ACT") or "auto"
+    if mode not in ACTIVATIONS:
+        raise ConfigError(f"LLMX_CPU_ACT is {mode!r}: give {', '.join(ACTIVATIONS)}", field="LLMX_CPU_ACT")
+    return mode
 
 
 def cpu_model() -> str:

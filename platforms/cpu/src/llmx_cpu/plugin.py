@@ -9,14 +9,15 @@ from typing import Any
 from llmx.config import EngineConfig
 from llmx.errors import LlmxError
 from llmx.executor import Executor, ModelBundle
-from llmx.hooks import ConfigIssue, DeviceCaps, DiagItem, EnvVar, ImplDef, PlatformInfo, hookimpl
+from llmx.hooks import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, ImplDef, PlatformInfo, hookimpl
 from llmx_cpu.lower.tape import ABI
-from llmx_cpu.machine import activation_bits, chosen_isa, cpu_model, fusion_on, thread_count, total_bytes, usable_cpus
+from llmx_cpu.machine import ACTIVATIONS, FINE_POSITIONS, STEP_TOKENS, activation_mode, chosen_isa, cpu_model, fusion_on, thread_count, total_bytes, usable_cpus
 from llmx_cpu.native import ISA_NAMES, best_isa
 
 __all__ = [
     "llmx_attention_backends",
     "llmx_config_check",
+    "llmx_config_defaults",
     "llmx_device_caps",
     "llmx_diagnostics",
     "llmx_env_vars",
@@ -86,19 +87,25 @@ def llmx_platform_info() -> PlatformInfo:
 @hookimpl
 def llmx_device_caps(config: EngineConfig) -> DeviceCaps:
     """The CPU at the chosen instruction-set level. One level is a capability: kernels of two levels never meet in a process."""
-    isa, threads, bits = chosen_isa(config), thread_count(config), activation_bits(config)
+    isa, threads, mode = chosen_isa(config), thread_count(config), activation_mode(config)
     features = {f"vendor.cpu.{isa}", "batch_invariant", "host.unified"}
     if isa == "avx512":
         features |= {"dtype.bf16", "dtype.int8"}
     return DeviceCaps(
-        arch=f"{platform.machine()} {isa} int{bits}",  # part of plan.numerics
+        arch=f"{platform.machine()} {isa} {ACTIVATIONS[mode]}",  # part of plan.numerics
         dtypes=frozenset({"f32", "bf16", "f16"}),
         features=frozenset(features),
         compute_units=usable_cpus(),
         total_bytes=total_bytes(),
         alignment=64,
-        props={"isa": isa, "threads": threads, "activation_bits": bits, "fuse": fusion_on(config), "cpu": cpu_model()},
+        props={"isa": isa, "threads": threads, "activations": mode, "fuse": fusion_on(config), "cpu": cpu_model()},
     )
+
+
+@hookimpl
+def llmx_config_defaults(config: EngineConfig, caps: DeviceCaps) -> list[ConfigPatch]:
+    """Steps as long as the caches make use of."""
+    return [ConfigPatch("scheduler.max_num_batched_tokens", STEP_TOKENS, "longer chunks read no weight less often")]
 
 
 @hookimpl
@@ -140,7 +147,7 @@ def llmx_env_vars() -> list[EnvVar]:
     return [
         EnvVar("LLMX_CPU_ISA", "auto", f"instruction-set level: auto, {', '.join(ISA_NAMES)}"),
         EnvVar("LLMX_CPU_THREADS", "", "threads of the pool; the usable CPUs when empty (--threads goes first)"),
-        EnvVar("LLMX_CPU_ACT", "int16", "inputs of quantised weights are rounded to int16 (near float32) or int8 (faster with many rows)"),
+        EnvVar("LLMX_CPU_ACT", "auto", f"inputs of quantised weights: int16 (near float32), int8 (faster), auto (int16 to position {FINE_POSITIONS})"),
         EnvVar("LLMX_CPU_FUSE", "1", "0: run every op alone; results are the same bits"),
     ]
 
