@@ -9,6 +9,7 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--skips-fail", action="store_true", help="a test that cannot run here (missing tool or oracle) fails as NOT RUN")
+    parser.addoption("--write-docs", action="store_true", help="tests that check a page of docs/ write it first")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -35,7 +35,7 @@ class Harness:
         max_len: int = 160,
         **changes: object,
     ) -> None:
-        self.executor = NullExecutor(needs, vocab_size=64, max_tokens=max_tokens, max_requests=slots, max_inflight=max_inflight, nan_tokens=frozenset({63}))
+        self.executor = NullExecutor(needs, vocab_size=64, max_tokens=max_tokens, max_requests=slots, max_inflight=max_inflight, nan_tokens=frozenset({63} if changes.get("nan", True) else ()))
         plan = plan_kv(needs, kv_bytes=0, max_requests=slots, max_model_len=max_len, max_chunk=max_tokens, num_blocks=num_blocks)
         self.executor.kv_allocate(plan)
         config = EngineConfig()
