@@ -35,7 +35,8 @@ class Harness:
         max_len: int = 160,
         **changes: object,
     ) -> None:
-        self.executor = NullExecutor(needs, vocab_size=64, max_tokens=max_tokens, max_requests=slots, max_inflight=max_inflight, nan_tokens=frozenset({63} if changes.get("nan", True) else ()))
+        nan_tokens = frozenset({63} if changes.get("nan", True) else ())
+        self.executor = NullExecutor(needs, vocab_size=64, max_tokens=max_tokens, max_requests=slots, max_inflight=max_inflight, nan_tokens=nan_tokens)
         plan = plan_kv(needs, kv_bytes=0, max_requests=slots, max_model_len=max_len, max_chunk=max_tokens, num_blocks=num_blocks)
         self.executor.kv_allocate(plan)
         config = EngineConfig()
@@ -108,7 +109,7 @@ def alone(harness: Harness, prompt: list[int], params: SamplingParams, index: in
     history, row = list(prompt), row_from(params, (params.seed or 0) + index, (EOS,))
     limit = min(params.max_tokens or 0, harness.engine.max_model_len - len(prompt))
     while len(history) - len(prompt) < limit:
-        drawn = sample(harness.executor.model.logits(history), row, np.array(history, np.int32), len(prompt))
+        drawn = sample(harness.executor.model.logits(history, len(prompt)), row, np.array(history, np.int32), len(prompt))
         if history[-1] in harness.executor.model.nan_tokens:
             break
         history.append(drawn.token)

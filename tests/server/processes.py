@@ -36,10 +36,13 @@ class Server:
 
 
 @contextmanager
-def serve(*arguments: str) -> Iterator[Server]:
-    """`llmx serve` on a free port; killed at the end if it still runs."""
+def serve(*arguments: str, environ: dict[str, str] | None = None) -> Iterator[Server]:
+    """`llmx serve` on a free port; killed at the end if it still runs. environ: more variables; a PYTHONPATH goes before the present one."""
     command = [sys.executable, "-m", "llmx", "serve", "--port", "0", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    variables = {**os.environ, **(environ or {})}
+    if environ and "PYTHONPATH" in environ and "PYTHONPATH" in os.environ:
+        variables["PYTHONPATH"] = os.pathsep.join((environ["PYTHONPATH"], os.environ["PYTHONPATH"]))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables) as process:
         try:
             lines: list[str] = []
             assert process.stdout is not None and process.stderr is not None

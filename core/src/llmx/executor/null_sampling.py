@@ -36,8 +36,8 @@ class NullModel:
         """The most likely next token."""
         return (history_hash(history) >> 13) % self.vocab_size
 
-    def logits(self, history: list[int]) -> np.ndarray:
-        """float32 [V]."""
+    def logits(self, history: list[int], prompt_len: int) -> np.ndarray:
+        """float32 [V]. prompt_len: tokens of the history that are the prompt; this model does not care."""
         noise = np.random.default_rng(history_hash(history)).standard_normal(self.vocab_size, dtype=np.float32)
         noise[self.favourite(history)] = np.float32(6.0)
         return noise
@@ -71,7 +71,7 @@ def _sample_one(model: NullModel, view: SlotView, rows: int, place: tuple[StepOu
     for at in range(rows):
         if view.history[-1] in model.nan_tokens:
             return
-        raw = model.logits(view.history)
+        raw = model.logits(view.history, view.prompt_len)
         if late.host_logits is not None:
             raw = late.host_logits(raw[None, :])[0]
         mask = late.mask[row + at] if late.mask is not None and not (late.open is not None and late.open[row + at]) else None
@@ -107,7 +107,7 @@ def score_step(model: NullModel, step: Step, views: list[SlotView]) -> list[Prom
         entries = []
         for at in range(rows):
             position = start + int(step.head[head + at]) - first_row
-            entries.append(logprobs(model.logits(view.history[: position + 1]), view.history[position + 1], top, None))
+            entries.append(logprobs(model.logits(view.history[: position + 1], view.prompt_len), view.history[position + 1], top, None))
         ids, lp = np.stack([entry.ids for entry in entries]), np.stack([entry.lp for entry in entries])
         result.append(PromptLogprobs(ids, lp, np.array([entry.rank for entry in entries], np.int32)))
     return result
