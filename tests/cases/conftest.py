@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ class Api:
 
     def __init__(self, url: str) -> None:
         self.http = httpx.Client(base_url=url, timeout=60)
+
+    def close(self) -> None:
+        self.http.close()
 
     def post(self, path: str, body: dict[str, Any] | bytes) -> httpx.Response:
         if isinstance(body, bytes):
@@ -79,10 +83,11 @@ def texts(chunks: list[dict[str, Any]], index: int = 0) -> str:
 def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     environ = install(tmp_path_factory.mktemp("echo"))
     with serve("--platform", "echo", "--max-model-len", str(CONTEXT), "--num-blocks", "200", environ=environ) as running:
-        yield Api(running.url)
+        with closing(Api(running.url)) as api:
+            yield api
 
 
 @pytest.fixture(scope="session")
 def real() -> Iterator[Api]:
-    with serve("--platform", "cpu", "--threads", "1", "--max-model-len", str(CONTEXT), "--num-blocks", "400") as running:
-        yield Api(running.url)
+    with serve("--platform", "cpu", "--threads", "1", "--max-model-len", str(CONTEXT), "--num-blocks", "400") as running, closing(Api(running.url)) as api:
+        yield api

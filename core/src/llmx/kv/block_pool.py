@@ -2,12 +2,11 @@
 
 A block is *held* (reference count > 0), *free* (nothing of worth in it) or *cached* (free, but its content is known by a
 hash and may be taken again). Block 0 is the null page: never handed out, never written, its count is not kept.
-Allocation takes free blocks first, then the cached block that was given back longest ago.
+Allocation takes the free block that was given back last (its memory is in use and in cache), then the cached block that was
+given back longest ago.
 """
 
 from __future__ import annotations
-
-from collections import deque
 
 from llmx.kv.block_hash import BlockHash
 
@@ -23,7 +22,7 @@ class BlockPool:
         self.num_blocks = num_blocks
         self._refs = [0] * num_blocks
         self._hashes: list[BlockHash | None] = [None] * num_blocks
-        self._free: deque[int] = deque(range(1, num_blocks))
+        self._free = list(range(num_blocks - 1, 0, -1))
         self._cached: dict[int, None] = {}  # insertion order = order of release: the first is evicted first
         self._by_hash: dict[BlockHash, int] = {}
 
@@ -45,7 +44,7 @@ class BlockPool:
     def allocate(self) -> int:
         """A block with one reference; its content is stale. Raises IndexError when none is left: the caller asks first."""
         if self._free:
-            block = self._free.popleft()
+            block = self._free.pop()
         else:
             if not self._cached:
                 raise IndexError("no block left")
