@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("llmx.batch", "llmx.sample", "llmx.weights"),
     ("llmx.executor",),
     ("llmx.hooks",),
-    ("llmx.platform",),
+    ("llmx.platform", "llmx.executor.torch"),
     ("llmx.models", "llmx.kv", "llmx.tokens", "llmx.draft", "llmx.structured", "llmx.lora", "llmx.resolve"),
     ("llmx.sched",),
     ("llmx.engine", "llmx.testing"),

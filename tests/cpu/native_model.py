@@ -11,7 +11,8 @@ import numpy as np
 from llmx.config import CacheConfig, EngineConfig, ModelConfig, PlatformConfig, SchedulerConfig
 from llmx.errors import ModelError
 from llmx.executor import GroupPlan, HostTensor, Joined, KVPlan, ModelBundle, SamplingRow, Step, StepOutput, Want
-from llmx.models.llama import build_llama
+from llmx.models.builtin import builtin_models
+from llmx.models.registry import TensorLayout
 from llmx.platform.kernels import KernelResolver
 from llmx.platform.plan import Plan
 from llmx.program.ops import Model, QuantKey, WeightRef
@@ -75,7 +76,7 @@ def tiny_llama(scheme: str = "f32", head: str | None = None, seed: int = 0, **ch
         return quant_key((head or scheme) if "embed" in name else scheme)
 
     config = {**TINY, **changes}
-    return bundle_of(build_llama(config, quant), seed, config["vocab_size"])
+    return bundle_of(builtin_models().find(config).build(config, quant, TensorLayout()), seed, config["vocab_size"])
 
 
 def config_for(

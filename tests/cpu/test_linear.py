@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from tests.blocks import BLOCK_TYPES, random_tensor
 from tests.cpu.numpy_interpreter import round_bf16, round_int8, round_int16
 
-from llmx.executor import HostTensor
+from llmx.executor import BLOCK_BYTES, HostTensor
 from llmx.weights.quant import dequantize, quantize
 from llmx_cpu.native import ISA_NAMES, WEIGHT_TYPES, PartRecord, best_isa, library
 
@@ -67,8 +68,16 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 def tensor_of(scheme: str, rows: int, cols: int, seed: int = 0) -> HostTensor:
+    if scheme in BLOCK_TYPES and scheme not in ("q4_0", "q4_1", "q8_0"):
+        return random_tensor(scheme, rows, cols, seed)
     values = np.random.default_rng(seed).standard_normal((rows, cols)).astype(np.float32)
     return quantize(values, scheme)
+
+
+def fitting(scheme: str, cols: int) -> int:
+    """At least `cols`, in whole blocks."""
+    block = max(BLOCK_BYTES[scheme][0], 1)
+    return -(-cols // block) * block
 
 
 def inputs(rows: int, cols: int, seed: int = 1) -> np.ndarray:
@@ -87,8 +96,9 @@ def rounded(x: np.ndarray, scheme: str, int8: bool = False) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(16, 32), (50, 96), (33, 64), (1, 160), (130, 576)])
-@pytest.mark.parametrize(("scheme", "int8"), [*((scheme, False) for scheme in WEIGHT_TYPES), ("q4_0", True), ("q4_1", True), ("q8_0", True)])
+@pytest.mark.parametrize(("scheme", "int8"), [*((scheme, False) for scheme in WEIGHT_TYPES), *((scheme, True) for scheme in BLOCK_TYPES)])
 def test_linear_equals_numpy_and_rows_are_independent(engine: Engine, scheme: str, int8: bool, rows: int, cols: int) -> None:
+    cols = fitting(scheme, cols)
     tensor = tensor_of(scheme, rows, cols)
     weight = engine.weight(tensor, int8=int8)
     x = inputs(70, cols)
@@ -101,10 +111,11 @@ def test_linear_equals_numpy_and_rows_are_independent(engine: Engine, scheme: st
     assert np.array_equal(engine.linear([(weight, -1, 0)], x[37:41].copy(), rows), whole[37:41])
 
 
-@pytest.mark.parametrize("scheme", ["q4_0", "q4_1", "q8_0"])
+@pytest.mark.parametrize("scheme", BLOCK_TYPES)
 def test_int8_and_int16_rows_lie_beside_each_other(engine: Engine, scheme: str) -> None:
     """Each row has the bits that it has where all rows are rounded alike, in tiles with both kinds, one kind, and at their edges."""
-    tensor, x = tensor_of(scheme, 50, 96), inputs(70, 96)
+    cols = fitting(scheme, 96)
+    tensor, x = tensor_of(scheme, 50, cols), inputs(70, cols)
     mixed, narrow = engine.weight(tensor), engine.weight(tensor, int8=True)
     want = {True: engine.linear([(mixed, -1, 0)], x, 50), False: engine.linear([(narrow, -1, 0)], x, 50)}
     rng = np.random.default_rng(5)
@@ -124,13 +135,13 @@ def test_dense_columns_need_no_alignment(engine: Engine, scheme: str, cols: int)
 
 
 def test_parts_of_different_storage_bias_and_residual(engine: Engine) -> None:
-    """One product of four parts: columns side by side, the residual added after the bias."""
-    x = inputs(23, 64)
-    residual = np.random.default_rng(5).standard_normal((23, 40 + 24 + 17 + 16)).astype(np.float32)
+    """One product of parts of any storage: columns side by side, the residual added after the bias."""
+    x = inputs(23, 256)
+    residual = np.random.default_rng(5).standard_normal((23, 40 + 24 + 17 + 16 + 33 + 18)).astype(np.float32)
     bias = np.random.default_rng(6).standard_normal(24).astype(np.float32)
     parts, want, column = [], [], 0
-    for scheme, rows in (("q4_1", 40), ("q8_0", 24), ("bf16", 17), ("f32", 16)):
-        tensor = tensor_of(scheme, rows, 64, seed=rows)
+    for scheme, rows in (("q4_1", 40), ("q8_0", 24), ("bf16", 17), ("f32", 16), ("q6_K", 33), ("q5_0", 18)):
+        tensor = tensor_of(scheme, rows, 256, seed=rows)
         parts.append((engine.weight(tensor), engine.vector(bias) if rows == 24 else -1, column))
         want.append(engine.linear([(parts[-1][0], -1, 0)], x, rows) + (bias if rows == 24 else np.float32(0)))
         column += rows
@@ -140,18 +151,20 @@ def test_parts_of_different_storage_bias_and_residual(engine: Engine) -> None:
 
 @pytest.mark.parametrize("scheme", WEIGHT_TYPES)
 def test_rows_come_back_from_panels(engine: Engine, scheme: str) -> None:
-    tensor = tensor_of(scheme, 37, 96)
+    cols = fitting(scheme, 96) * 3
+    tensor = tensor_of(scheme, 37, cols)
     values, weight, full = dequantize(tensor), engine.weight(tensor), engine.weight(tensor, as_f32=True)
     for row in (0, 1, 15, 16, 36):
-        assert np.array_equal(engine.unpack(weight, row, 96), values[row])
-        assert np.array_equal(engine.unpack(full, row, 96), values[row])
+        assert np.array_equal(engine.unpack(weight, row, cols), values[row])
+        assert np.array_equal(engine.unpack(full, row, cols), values[row])
 
 
-@pytest.mark.parametrize("scheme", ["q4_1", "bf16", "f32"])
+@pytest.mark.parametrize("scheme", ["q4_1", "q2_K", "q6_K", "bf16", "f32"])
 def test_nan_and_infinity_reach_the_output(engine: Engine, scheme: str) -> None:
     """A row with a NaN gives NaN (its request fails), and no other row does."""
-    weight = engine.weight(tensor_of(scheme, 32, 64))
-    x = inputs(6, 64)
+    cols = fitting(scheme, 64)
+    weight = engine.weight(tensor_of(scheme, 32, cols))
+    x = inputs(6, cols)
     x[1, 40], x[5, 3] = np.nan, np.inf
     y = engine.linear([(weight, -1, 0)], x, 32)
     assert np.isnan(y[1]).all() and not np.isfinite(y[5]).any() and np.isfinite(y[[0, 2, 3, 4]]).all()
@@ -162,13 +175,17 @@ def test_weights_that_cannot_be_packed_are_refused() -> None:
     data = np.zeros((4, 40), np.uint8)
     assert library().llmx_engine_weight(engine.pointer, WEIGHT_TYPES["q8_0"], WEIGHT_TYPES["q8_0"], 0, 4, 40, data.ctypes.data, 40) == -1
     assert b"multiple of 32" in library().llmx_error()
+    assert library().llmx_engine_weight(engine.pointer, WEIGHT_TYPES["q4_K"], WEIGHT_TYPES["q4_K"], 0, 1, 128, data.ctypes.data, 72) == -1
+    assert b"multiple of 256" in library().llmx_error()
     assert library().llmx_engine_weight(engine.pointer, WEIGHT_TYPES["f32"], WEIGHT_TYPES["q8_0"], 0, 4, 32, data.ctypes.data, 40) == -1
     engine.close()
 
 
-def test_levels_agree_on_integers() -> None:
+@pytest.mark.parametrize("scheme", BLOCK_TYPES)
+def test_levels_agree_on_integers(scheme: str) -> None:
     """Integer products have exact sums at every level; what differs is one rounding per 32 columns."""
-    tensor, x = tensor_of("q4_1", 64, 128), inputs(9, 128)
+    cols = fitting(scheme, 128)
+    tensor, x = tensor_of(scheme, 64, cols), inputs(9, cols)
     outputs = []
     for isa in LEVELS:
         engine = Engine(isa, 1)

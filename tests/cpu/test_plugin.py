@@ -15,7 +15,7 @@ from llmx.platform.kernels import KernelResolver
 from llmx.platform.plan import Plan
 from llmx.program.attrs import AttnSpec, QkvSpec, RopeSpec
 from llmx.program.builder import ModelBuilder, R, part
-from llmx.program.ops import Model
+from llmx.program.ops import Model, QuantKey
 from llmx.weights.quant import quant_key
 from llmx_cpu import machine, plugin
 from llmx_cpu.executor import NativeExecutor
@@ -115,10 +115,24 @@ def test_ops_and_states_without_a_kernel_are_refused_by_name() -> None:
 
 def test_storage_without_a_kernel_is_refused() -> None:
     bundle = tiny_llama("f32")
-    spec = quant_key("q5_0")
+    spec = QuantKey("iq4_nl", (("d", "f16", 32), ("q", "u4", 32)))
     model = ModelBuilder(lambda name: spec)
     b = model.program("main")
     x = b.embed(b.input("ids"), "embed", 512, 32)
     b.output("logits", b.linear(b.rows(x, b.input("head", (R,))), part("head", 512)))
-    with pytest.raises((PlatformError, ModelError), match="q5_0"):
+    with pytest.raises((PlatformError, ModelError), match="iq4_nl"):
         native_executor(replace(bundle, model=model.build()), config_for())
+
+
+@pytest.mark.parametrize(
+    ("outside", "pieces", "error", "reason"),
+    [(3, 2, PlatformError, r"ids past the table's end \(outside=3\)"), (None, 5, ProgramError, "split in .*: 5 pieces; the native executor takes up to 4")],
+)
+def test_attributes_without_a_kernel_are_refused(outside: int | None, pieces: int, error: type[Exception], reason: str) -> None:
+    model = ModelBuilder(lambda name: quant_key("f32"))
+    b = model.program("main")
+    x = b.embed(b.input("ids"), "embed", 500, 40, outside=outside)
+    x = b.add(*b.split(x, *[40 // pieces] * pieces)[:2])
+    b.output("logits", b.linear(b.rows(x, b.input("head", (R,))), part("head", 512)))
+    with pytest.raises(error, match=reason):
+        native_executor(bundle_of(model.build()), config_for())

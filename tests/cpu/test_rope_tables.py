@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from llmx.models.rope import rope_spec
-from llmx_cpu.rope import inverse_frequencies, position_scales, rope_table
+from llmx.program.positions import inverse_frequencies, position_scales, rope_table
 
 LENGTH = 8192
 SCALINGS: dict[str, dict[str, Any]] = {

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmx import AsyncEngine, SamplingParams
+from llmx.engine.supervisor import MAX_RESTARTS
 from llmx.errors import ConfigError, EngineDead, ModelError, QueueFull, RequestError
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True)
@@ -112,16 +113,50 @@ def test_refusals_come_back_as_their_class() -> None:
     run(test, max_num_seqs=1, max_num_queued_reqs=2)
 
 
-def test_death_of_the_process_ends_every_stream() -> None:
+async def _kill(engine: AsyncEngine) -> None:
+    """SIGKILL the engine process and wait until it was noticed."""
+    child = engine._child.process
+    os.kill(child.pid, signal.SIGKILL)
+    while engine._down is None and engine._dead is None and engine._child.process is child:
+        await asyncio.sleep(0.01)
+
+
+def test_when_the_engine_dies_started_streams_end_and_waiting_ones_are_sent_again() -> None:
     async def test(engine: AsyncEngine) -> None:
-        tasks = [asyncio.create_task(collect(engine, f"r{index}", params=LONG)) for index in range(3)]
-        await asyncio.sleep(0.3)
-        os.kill(engine._child.process.pid, signal.SIGKILL)
-        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
-        assert all(isinstance(result, EngineDead) and "-9" in str(result) for result in results)
+        lone = await collect(engine, "lone")
+        started = engine.generate("hello", LONG, "started")
+        await anext(started)
+        waiting = [asyncio.create_task(collect(engine, f"waiting{index}")) for index in range(3)]
+        await asyncio.sleep(0.2)
+        await _kill(engine)
         assert (await engine.health())[0] is False
+        with pytest.raises(EngineDead, match="-9"):
+            async with asyncio.timeout(2):
+                while True:
+                    await anext(started)
+        late = asyncio.create_task(collect(engine, "late"))  # comes while the engine is down: it waits
+        assert set(await asyncio.wait_for(asyncio.gather(*waiting, late), 15)) == {lone}
+        assert await engine.health() == (True, "ok")
+        assert (await engine.stats()).kv_blocks_used == 0 and engine.num_running == 0
+
+    run(test, max_num_seqs=1)
+
+
+def test_an_engine_that_dies_again_and_again_stays_down() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        for _ in range(MAX_RESTARTS):
+            await _kill(engine)
+            assert (await collect(engine, "again"))[1] == "length"
+        waiting = engine.generate("hello", LONG, "last")
+        await anext(waiting)
+        await _kill(engine)
+        while engine._dead is None:
+            await asyncio.sleep(0.01)
         with pytest.raises(EngineDead):
-            await collect(engine, "after")
+            await asyncio.wait_for(collect(engine, "after"), 1)
+        ok, why = await engine.health()
+        assert not ok and "4 times within 60 s" in why
+        await waiting.aclose()
 
     run(test)
 

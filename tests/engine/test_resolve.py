@@ -83,7 +83,9 @@ def test_every_option_reaches_a_field() -> None:
     samples = {"str": "x", "int": 17, "float": 0.75, "bool": False, "bytes": 12345, "tokens": 123, "list": ["a"]}
     for option in OPTIONS:
         value = option.choices[-1] if option.choices else ["linear=a"] if option.name == "kernel" else samples[option.kind]
-        config, (change,) = resolve({option.name: value}, environ={})
         part, name = option.path.split(".")
+        if option.kind == "bool":
+            value = not getattr(getattr(resolve({}, environ={})[0], part), name)
+        config, (change,) = resolve({option.name: value}, environ={})
         assert change.path == option.path
         assert getattr(getattr(config, part), name) != getattr(getattr(resolve({}, environ={})[0], part), name), option.name

@@ -11,12 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from llmx.models.gptj import build_gptj  # noqa: E402
 from llmx.models.llama import build_llama  # noqa: E402
+from llmx.models.olmo2 import build_olmo2  # noqa: E402
+from llmx.models.qwen import build_qwen  # noqa: E402
 from llmx.program.kinds import core_registry  # noqa: E402
 from llmx.program.ops import Model  # noqa: E402
 from llmx.program.passes.decompose import decompose  # noqa: E402
 from llmx.program.verify import verify  # noqa: E402
-from tests.program.paper import bert, deepseek_v3, falcon_h1, gemma3n, gptj, olmo2, qwen2_5_vl, qwen3_moe, qwen3_next, whisper  # noqa: E402
+from tests.program.paper import bert, deepseek_v3, falcon_h1, gemma3n, qwen2_5_vl, qwen3_moe, qwen3_next, whisper  # noqa: E402
 from tests.program.paper.oracle import make_config  # noqa: E402
 from tests.program.reference import Interpreter  # noqa: E402
 
@@ -120,10 +123,10 @@ DECODERS: dict[str, tuple[Callable[[dict[str, Any]], Model], str, str, dict[str,
         {**SMALL, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 24},
     ),
     "mistral with a window": (build_llama, "MistralConfig", "MistralForCausalLM", {**SMALL, "sliding_window": 4, "hidden_act": "gelu"}),
-    "qwen2": (build_llama, "Qwen2Config", "Qwen2ForCausalLM", {**SMALL, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
-    "qwen3": (build_llama, "Qwen3Config", "Qwen3ForCausalLM", {**SMALL, "head_dim": 16}),
-    "olmo-2": (olmo2.build, "Olmo2Config", "Olmo2ForCausalLM", SMALL),
-    "gpt-j": (gptj.build, "GPTJConfig", "GPTJForCausalLM", GPTJ),
+    "qwen2": (build_qwen, "Qwen2Config", "Qwen2ForCausalLM", {**SMALL, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
+    "qwen3": (build_qwen, "Qwen3Config", "Qwen3ForCausalLM", {**SMALL, "head_dim": 16}),
+    "olmo-2": (build_olmo2, "Olmo2Config", "Olmo2ForCausalLM", SMALL),
+    "gpt-j": (build_gptj, "GPTJConfig", "GPTJForCausalLM", GPTJ),
     "qwen3-moe": (
         qwen3_moe.build,
         "Qwen3MoeConfig",

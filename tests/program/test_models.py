@@ -9,9 +9,9 @@ import pytest
 
 from llmx.errors import ModelError
 from llmx.models.builtin import builtin_models
-from llmx.models.fields import Fields, facts_from
+from llmx.models.fields import Fields
 from llmx.models.llama import build_llama, llama_models
-from llmx.models.registry import ModelRegistry, TensorLayout
+from llmx.models.registry import ModelRegistry, TensorLayout, facts_from
 from llmx.models.rope import rope_spec
 from llmx.program.ops import Model, Op, Transform
 from llmx.program.verify import verify
@@ -35,7 +35,7 @@ def test_found_by_architecture_model_type_and_gguf_name() -> None:
     ("config", "why"),
     [
         ({"architectures": ["LlamaForCausalLLM"]}, r"^dir/config.json: architecture 'LlamaForCausalLLM' is not supported; nearest supported: LlamaForCausalLM"),
-        ({"architectures": ["Zzz"], "model_type": "llama"}, "architecture 'Zzz' is not supported; nearest supported: LlamaForCausalLM, Mistral"),
+        ({"architectures": ["Zzz"], "model_type": "llama"}, "architecture 'Zzz' is not supported; nearest supported: GPT2LMHeadModel, GPTJForCausalLM"),
         ({"model_type": "lama"}, "model_type 'lama' is not supported; nearest supported: llama"),
         ({}, "neither 'architectures' nor 'model_type'"),
     ],
@@ -83,7 +83,7 @@ def test_facts() -> None:
         ({"rms_norm_eps": "1e-5"}, "config field 'rms_norm_eps' is '1e-5'; a number"),
         ({"attention_bias": "yes"}, "config field 'attention_bias' is 'yes'; true or false"),
         ({"hidden_act": "mish"}, "config field 'hidden_act' is 'mish'; known: gelu"),
-        ({"sliding_window": 8, "use_sliding_window": True, "layer_types": ["full_attention"]}, "'layer_types' is .* a list of 2 entries"),
+        ({"model_type": "mistral", "sliding_window": 8, "layer_types": ["full_attention"]}, "'layer_types' is .* a list of 2 entries"),
         ({"rope_scaling": {"rope_type": "ntk", "factor": 2.0}}, "rope type 'ntk' is not supported; supported: none, linear"),
         ({"rope_scaling": {"type": "linear"}}, "rope type 'linear' needs 'factor'"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope type 'llama3' needs 'low_freq_factor'"),

@@ -10,11 +10,20 @@ import pytest
 
 transformers = pytest.importorskip("transformers")
 
+from llmx.models.gemma import build_gemma  # noqa: E402
+from llmx.models.gpt2 import build_gpt2  # noqa: E402
+from llmx.models.gptj import build_gptj  # noqa: E402
+from llmx.models.granite import build_granite  # noqa: E402
 from llmx.models.llama import build_llama  # noqa: E402
+from llmx.models.olmo2 import build_olmo2  # noqa: E402
+from llmx.models.opt import build_opt  # noqa: E402
+from llmx.models.phi3 import build_phi3  # noqa: E402
+from llmx.models.qwen import build_qwen  # noqa: E402
+from llmx.models.smollm3 import build_smollm3  # noqa: E402
 from llmx.program.kinds import core_registry  # noqa: E402
 from llmx.program.ops import Model, Part, Transform  # noqa: E402
 from llmx.program.verify import verify  # noqa: E402
-from tests.program.paper import bert, deepseek_v3, eagle3, falcon_h1, gemma3n, gptj, olmo2, qwen2_5_vl, qwen3_moe, qwen3_next, whisper  # noqa: E402
+from tests.program.paper import bert, deepseek_v3, eagle3, falcon_h1, gemma3n, qwen2_5_vl, qwen3_moe, qwen3_next, whisper  # noqa: E402
 from tests.program.paper.coverage import check_coverage  # noqa: E402
 from tests.program.paper.oracle import make_config, parameters  # noqa: E402
 
@@ -30,8 +39,16 @@ CASES: dict[str, tuple[Build, str, str, dict[str, Any]]] = {
     "llama": (build_llama, "LlamaConfig", "LlamaForCausalLM", {}),
     "llama-biased-tied": (build_llama, "LlamaConfig", "LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
     "mistral": (build_llama, "MistralConfig", "MistralForCausalLM", {"head_dim": 160}),
-    "qwen2": (build_llama, "Qwen2Config", "Qwen2ForCausalLM", {"use_sliding_window": True, "max_window_layers": 3}),
-    "qwen3": (build_llama, "Qwen3Config", "Qwen3ForCausalLM", {}),
+    "qwen2": (build_qwen, "Qwen2Config", "Qwen2ForCausalLM", {"use_sliding_window": True, "max_window_layers": 3}),
+    "qwen3": (build_qwen, "Qwen3Config", "Qwen3ForCausalLM", {}),
+    "gemma-2": (build_gemma, "Gemma2Config", "Gemma2ForCausalLM", {}),
+    "gemma-3": (build_gemma, "Gemma3TextConfig", "Gemma3ForCausalLM", {}),
+    "phi-3": (build_phi3, "Phi3Config", "Phi3ForCausalLM", {"num_key_value_heads": 8}),
+    "granite-3": (build_granite, "GraniteConfig", "GraniteForCausalLM", {}),
+    "smollm3": (build_smollm3, "SmolLM3Config", "SmolLM3ForCausalLM", {}),
+    "gpt-2": (build_gpt2, "GPT2Config", "GPT2LMHeadModel", {}),
+    "opt": (build_opt, "OPTConfig", "OPTForCausalLM", {}),
+    "opt-350m": (build_opt, "OPTConfig", "OPTForCausalLM", {"word_embed_proj_dim": 512, "do_layer_norm_before": False}),
     "deepseek-v3": (deepseek_v3.build, "DeepseekV3Config", "DeepseekV3ForCausalLM", {"num_hidden_layers": 5, "n_routed_experts": 16}),
     "deepseek-v3-full-q": (
         deepseek_v3.build,
@@ -43,8 +60,8 @@ CASES: dict[str, tuple[Build, str, str, dict[str, Any]]] = {
     "falcon-h1-normed": (falcon_h1.build, "FalconH1Config", "FalconH1ForCausalLM", {"mamba_rms_norm": True, "mamba_proj_bias": True, "num_hidden_layers": 2}),
     "whisper": (whisper.build, "WhisperConfig", "WhisperForConditionalGeneration", {}),
     "gemma-3n": (gemma3n.build, "Gemma3nTextConfig", "Gemma3nForCausalLM", GEMMA3N),
-    "olmo-2": (olmo2.build, "Olmo2Config", "Olmo2ForCausalLM", {}),
-    "gpt-j": (gptj.build, "GPTJConfig", "GPTJForCausalLM", {}),
+    "olmo-2": (build_olmo2, "Olmo2Config", "Olmo2ForCausalLM", {}),
+    "gpt-j": (build_gptj, "GPTJConfig", "GPTJForCausalLM", {}),
     "qwen3-moe": (qwen3_moe.build, "Qwen3MoeConfig", "Qwen3MoeForCausalLM", {"num_hidden_layers": 4, "mlp_only_layers": [1]}),
     "qwen3-next": (qwen3_next.build, "Qwen3NextConfig", "Qwen3NextForCausalLM", {"num_hidden_layers": 8, "num_experts": 32}),
     "qwen2.5-vl": (qwen2_5_vl.build, "Qwen2_5_VLConfig", "Qwen2_5_VLForConditionalGeneration", {}),

@@ -74,6 +74,7 @@ def test_windows_and_recurrent_states_are_shown() -> None:
             "hidden_size": 64,
             "num_hidden_layers": 1,
             "num_attention_heads": 4,
+            "num_key_value_heads": 4,
             "intermediate_size": 96,
             "vocab_size": 32,
             "sliding_window": 8,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmx.models.llama import build_llama
+from llmx.models.builtin import builtin_models
+from llmx.models.registry import TensorLayout
 from llmx.program.builder import ModelBuilder, ProgramBuilder
-from llmx.program.ops import Model
+from llmx.program.ops import DENSE_BF16, Model
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -24,8 +25,9 @@ LLAMA: dict[str, Any] = {
 
 
 def llama(**changes: Any) -> Model:
-    """A Llama of 2 layers."""
-    return build_llama({**LLAMA, **changes})
+    """A model of 2 layers: a Llama, or what model_type says."""
+    config = {**LLAMA, **changes}
+    return builtin_models().find({"model_type": config["model_type"]}).build(config, lambda name: DENSE_BF16, TensorLayout())
 
 
 def empty() -> ProgramBuilder:

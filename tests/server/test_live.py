@@ -177,8 +177,9 @@ def test_death_of_the_engine_is_seen() -> None:
         (engine_process,) = children(running.process)
         os.kill(engine_process, signal.SIGKILL)
         until(lambda: httpx.get(f"{running.url}/health").status_code == 503, 10)
-        start = time.monotonic()
-        response = httpx.post(f"{running.url}/v1/completions", json={"prompt": "x"})
-        assert response.status_code == 503 and response.json()["error"]["code"] == "engine_dead" and time.monotonic() - start < 5
+        response = httpx.post(f"{running.url}/v1/completions", json={"prompt": "x", "max_tokens": 2}, timeout=20)
+        assert response.status_code == 200 and response.json()["usage"]["completion_tokens"] <= 2  # another engine answers
+        assert httpx.get(f"{running.url}/health").status_code == 200
+        assert children(running.process) != [engine_process]
         running.process.send_signal(signal.SIGTERM)
         assert running.end()[0] == 0

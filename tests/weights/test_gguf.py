@@ -129,7 +129,7 @@ def test_data_is_a_view_of_the_file_and_outlives_close(write_gguf: WriteGguf) ->
         (assemble(infos=[info("w", (40,), 3, 0)], data=bytes(64)), "multiple of 32"),
         (assemble(infos=[info("w", (1,) * 5, 0, 0)], data=bytes(64)), "5 dimensions"),
         (assemble(infos=[info("w", (16,), 0, 0), info("v", (16,), 0, 32)], data=bytes(128)), "overlap"),
-        (assemble(infos=[info("blk.0.ffn_up.weight", (256,), 12, 0)], data=bytes(256)), "'blk.0.ffn_up.weight' has type q4_K .12.; supported: bf16, .*q8_0"),
+        (assemble(infos=[info("blk.0.ffn_up.weight", (256,), 19, 0)], data=bytes(256)), "'blk.0.ffn_up.weight' has type iq1_s .19.; supported: bf16, .*q8_0"),
         (assemble(infos=[info("w", (256,), 99, 0)], data=bytes(256)), "type number .99."),
     ],
 )

@@ -60,7 +60,7 @@ def test_the_embedded_model_loads_every_weight() -> None:
 def test_read_model_info_says_the_same_and_builds_nothing(write_gguf: WriteGguf, monkeypatch: pytest.MonkeyPatch) -> None:
     config = ModelConfig(str(write_gguf("tiny-model.gguf")))
     loaded = load_model(config)
-    monkeypatch.setattr("llmx.models.llama.ModelBuilder", None)
+    monkeypatch.setattr("llmx.models.decoder.ModelBuilder", None)
     summary = read_model_info(config)
     assert (summary.name, summary.max_model_len, summary.path) == ("tiny-model", 256, config.source)
     assert replace(summary, tokenizer=loaded.summary.tokenizer) == loaded.summary

@@ -46,8 +46,8 @@ def test_config_of_a_tiny_llama(write_gguf: WriteGguf) -> None:
     assert (config["bos_token_id"], config["eos_token_id"], config["pad_token_id"]) == (1, [2, 5], None)
 
 
-def test_only_llama_rows_are_pairs() -> None:
-    assert {name for name in GGUF_ARCHITECTURES if rows_are_pairs(name)} == {"llama", "mistral"}
+def test_rows_of_the_llama_family_are_pairs() -> None:
+    assert {name for name in GGUF_ARCHITECTURES if rows_are_pairs(name)} == {"llama", "mistral", "granite", "smollm3"}
 
 
 @pytest.mark.parametrize(

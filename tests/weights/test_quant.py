@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.blocks import BLOCK_TYPES, random_tensor
 
 from llmx.errors import ModelError
 from llmx.program.ops import ActKey
@@ -15,24 +16,19 @@ from llmx.weights.host_tensor import BLOCK_BYTES, HostTensor
 from llmx.weights.quant import dequantize, quant_key, quantize
 
 DENSE = ("f32", "f16", "bf16")
-BLOCKS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
 
 
 def oracle(dtype: str) -> gguf.GGMLQuantizationType:
-    return gguf.GGMLQuantizationType[dtype.upper()]
+    return {kind.name.lower(): kind for kind in gguf.GGMLQuantizationType}[dtype.lower()]
 
 
-@pytest.mark.parametrize("dtype", BLOCKS)
+@pytest.mark.parametrize("dtype", BLOCK_TYPES)
 def test_any_bytes_mean_what_gguf_says(dtype: str) -> None:
-    rng = np.random.default_rng(1)
-    blocks = rng.integers(0, 256, (6, 3 * BLOCK_BYTES[dtype][1]), dtype=np.uint8)
-    for column in range(0, blocks.shape[1], BLOCK_BYTES[dtype][1]):  # finite scales of both signs, subnormal ones too
-        for part in range(2 if dtype.endswith("_1") else 1):
-            scale = rng.normal(0, 1, 6).astype("<f2") * np.float16(10.0 ** -rng.integers(0, 7))
-            blocks[:, column + 2 * part : column + 2 * part + 2] = scale.astype("<f2").view(np.uint8).reshape(6, 2)
-    got = dequantize(HostTensor(dtype, (2, 3, 96), blocks))
-    assert got.dtype == np.float32 and got.shape == (2, 3, 96)
-    np.testing.assert_array_equal(got.reshape(6, 96), gguf.quants.dequantize(blocks, oracle(dtype)))
+    cols = 3 * BLOCK_BYTES[dtype][0]
+    blocks = random_tensor(dtype, 6, cols, seed=1, spread=7).data  # scales of both signs, subnormal ones too
+    got = dequantize(HostTensor(dtype, (2, 3, cols), blocks))
+    assert got.dtype == np.float32 and got.shape == (2, 3, cols)
+    np.testing.assert_array_equal(got.reshape(6, cols), gguf.quants.dequantize(blocks, oracle(dtype)))
 
 
 @pytest.mark.parametrize("dtype", DENSE)
@@ -59,11 +55,11 @@ def test_keys_name_tensors_and_input_quantisation() -> None:
     key = quant_key("q4_1")
     assert (key.scheme, key.tensors, key.act) == ("q4_1", (("d", "f16", 32), ("m", "f16", 32), ("q", "u4", 32)), ActKey("i8", 32))
     assert str(quant_key("bf16")) == "bf16" and quant_key("bf16").act is None
-    bits = {"f16": 16, "u4": 4, "u1": 1, "i8": 8}
-    for dtype in BLOCKS:  # a block's parts take exactly the bytes that the table says
+    bits = {"f16": 16, "u6": 6, "u4": 4, "u2": 2, "u1": 1, "i8": 8}
+    for dtype in BLOCK_TYPES:  # a block's parts take exactly the bytes that the table says
+        elements, size = BLOCK_BYTES[dtype]
         parts = quant_key(dtype).tensors
-        size = sum(bits[kind] * (1 if role in "dm" else 32) for role, kind, _ in parts)
-        assert size == BLOCK_BYTES[dtype][1] * 8
+        assert sum(bits[kind] * (elements if role in "qh" else elements // block) for role, kind, block in parts) == size * 8
 
 
 @pytest.mark.parametrize("dtype", ("i32", "u8", "nope"))

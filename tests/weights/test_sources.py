@@ -46,8 +46,8 @@ def test_what_is_no_model_says_what_was_tried(tmp_path: Path, write_gguf: Callab
         locate("smollm2-135m-instrct")
     with pytest.raises(ModelError, match="did you mean .*model-q4.gguf"):
         locate(str(tmp_path / "model-q8.gguf"))
-    with pytest.raises(ModelError, match="Models are not downloaded"):
-        locate("someone/some-model")
+    with pytest.raises(ModelError, match=f"someone/some-model is not on this machine: nothing of it is in {tmp_path}.*llmx pull someone/some-model"):
+        locate("someone/some-model", download_dir=str(tmp_path))
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match="neither config.json nor a .gguf"):
         locate(str(tmp_path / "empty"))

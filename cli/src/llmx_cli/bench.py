@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmx_cli.options import Settings, with_settings
+from llmx_cli.pull import fetched
 
 if TYPE_CHECKING:
     from llmx.engine.llm import LLM
@@ -36,7 +37,7 @@ def throughput(
     """Offline throughput: all requests at once, random prompts, end-of-text ignored. Loading is not counted."""
     from llmx.engine.llm import LLM
 
-    with LLM(**settings.merged()) as llm:
+    with LLM(**fetched(settings)) as llm:
         result = _measure(llm, num_prompts, input_len, output_len)
     if as_json:
         typer.echo(json.dumps(result, indent=2))

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from llmx_cli import bench, chat, complete, explain, platforms, serve, version
+from llmx_cli import bench, chat, complete, explain, models, platforms, pull, serve, version
 from llmx_cli.errors import FAILED, report
 
 __all__ = ["app", "run"]
@@ -22,6 +22,10 @@ app.command("serve")(serve.serve)
 app.command("chat")(chat.chat)
 app.command("complete")(complete.complete)
 app.add_typer(bench.app, name="bench")
+app.command("pull")(pull.pull)
+app.command("list")(models.list_)
+app.command("show")(models.show)
+app.command("rm")(models.remove)
 app.command("platforms")(platforms.platforms)
 app.command("explain")(explain.explain)
 app.command("version")(version.version)

@@ -36,7 +36,10 @@ class Settings:
 
     def merged(self) -> dict[str, Any]:
         """Options by name from command line, file and environment, converted and checked; what llmx.LLM takes."""
-        config, changes = self.resolve()
+        return self.named(*self.resolve())
+
+    def named(self, config: EngineConfig, changes: list[Change]) -> dict[str, Any]:
+        """What was set in a resolved configuration, by option name."""
         changed = {change.path for change in changes}
         found = {}
         for option in OPTIONS:
@@ -87,7 +90,7 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 
 def _model_argument() -> inspect.Parameter:
-    text = "Model: embedded name, .gguf file, or directory with config.json and safetensors. Default: smollm2-135m-instruct."
+    text = "Embedded name, .gguf file, directory with config.json and safetensors, or hub model (org/name, org/name:QUANT). Default: smollm2-135m-instruct."
     return _keyword("model_argument", str | None, typer.Argument(metavar="[MODEL]", help=text, show_default=False))
 
 

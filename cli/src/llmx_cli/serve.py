@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmx_cli.options import Settings, with_settings
+from llmx_cli.pull import showing_transfer
 
 if TYPE_CHECKING:
     from llmx.config import Change
@@ -31,8 +32,11 @@ def serve(settings: Settings) -> None:
     import logging
 
     from llmx.engine.async_engine import AsyncEngine
+    from llmx.engine.model_store import fetch_model
 
     signal.signal(signal.SIGTERM, _leave)  # until the server has its own handlers: no engine process may be left behind
+    with showing_transfer() as on_transfer:
+        config = fetch_model(config, on_transfer)
     engine = AsyncEngine.launch(config, changes)
     try:
         from llmx_server.lifecycle import serve as serve_http

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from llmx.errors import LlmxError, RequestError
 from llmx_cli.options import Settings
+from llmx_cli.pull import fetched
 
 if TYPE_CHECKING:
     from llmx.engine.llm import LLM
@@ -48,7 +49,7 @@ def open_source(settings: Settings, url: str | None, api_key: str | None) -> Sou
         return RemoteSource(url, api_key, settings.options.get("model"))
     from llmx.engine.llm import LLM
 
-    return LocalSource(LLM(**settings.merged()))
+    return LocalSource(LLM(**fetched(settings)))
 
 
 class LocalSource:

@@ -12,15 +12,20 @@ __all__ = ["CacheConfig", "Change", "EngineConfig", "ModelConfig", "PlatformConf
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Which model. source: an embedded name, a .gguf file, or a directory with config.json and safetensors."""
+    """Which model. source: an embedded name, a .gguf file, a directory with config.json and safetensors, or org/name[@revision][:QUANT]."""
 
     source: str = "smollm2-135m-instruct"
     served_names: tuple[str, ...] = ()  # names in the API; empty: derived from source
     max_model_len: int | None = None  # tokens, prompt and generated
     dtype: str = "auto"  # auto: weights as stored, bf16 pages; float32: everything in fp32
     chat_template: str | None = None  # a file, or the template itself
-    tokenizer: str | None = None  # directory or tokenizer.json; None: from the model
+    tokenizer: str | None = None  # directory, tokenizer.json, .gguf file or hub name; None: from the model
     seed: int = 0  # seeds the seeds of requests that bring none
+    revision: str | None = None  # branch, tag or commit of a hub model; None: what source says, else main
+    hf_token: str | None = None  # for the hub; None: huggingface_hub's own
+    download_dir: str | None = None  # where hub models are kept; None: huggingface_hub's cache
+    offline: bool = False  # never connect to the hub
+    cache_dir: str | None = None  # for what takes long to build (tokenizers); None: nothing is kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class Option:
     choices: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     server: bool = False  # concerns the HTTP server only
+    secret: bool = False  # its value is shown nowhere
 
     @property
     def flag(self) -> str:
@@ -33,13 +34,18 @@ class Option:
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("model", "model.source", "str", "embedded name, .gguf file, or directory with config.json and safetensors"),
+    Option("model", "model.source", "str", "embedded name, .gguf file, directory with config.json and safetensors, or hub model: org/name, org/name:QUANT"),
     Option("served_model_name", "model.served_names", "list", "name of the model in the API; several are allowed"),
     Option("max_model_len", "model.max_model_len", "tokens", "longest prompt plus answer in tokens; the model's own limit by default"),
     Option("dtype", "model.dtype", "str", "auto: weights as stored, bf16 pages; float32: everything in fp32", ("auto", "float32")),
     Option("chat_template", "model.chat_template", "str", "file with a Jinja chat template, or the template itself"),
-    Option("tokenizer", "model.tokenizer", "str", "directory or tokenizer.json, when not the model's own"),
+    Option("tokenizer", "model.tokenizer", "str", "directory, tokenizer.json or hub model whose tokenizer to use, when not the model's own"),
     Option("seed", "model.seed", "int", "seeds the seeds of requests that bring none"),
+    Option("revision", "model.revision", "str", "branch, tag or commit of a hub model; main by default"),
+    Option("hf_token", "model.hf_token", "str", "token for the Hugging Face hub; by default HF_TOKEN, or that of `hf auth login`", secret=True),
+    Option("download_dir", "model.download_dir", "str", "folder for hub models; by default huggingface_hub's cache"),
+    Option("offline", "model.offline", "bool", "never connect to the hub: use what is on this machine"),
+    Option("cache_dir", "model.cache_dir", "str", "folder for tokenizers that take long to build; by default $XDG_CACHE_HOME/llmx or ~/.cache/llmx"),
     Option("kv_cache_memory_bytes", "cache.kv_bytes", "bytes", "size of the KV cache, e.g. 4G; by default a share of the free memory"),
     Option("num_blocks", "cache.num_blocks", "int", "KV blocks per group instead of a size", aliases=("num_gpu_blocks_override",)),
     Option("kv_cache_dtype", "cache.kv_dtype", "str", "element type of the KV cache", ("auto", "float32", "bfloat16")),
@@ -65,7 +71,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("deny_plugin", "platform.deny_plugins", "list", "GROUP:NAME that may not be loaded"),
     Option("host", "server.host", "str", "address to listen on", server=True),
     Option("port", "server.port", "int", "port to listen on", server=True),
-    Option("api_key", "server.api_keys", "list", "key that clients must send; several are allowed", server=True),
+    Option("api_key", "server.api_keys", "list", "key that clients must send; several are allowed", server=True, secret=True),
     Option("root_path", "server.root_path", "str", "path prefix behind a proxy", server=True),
     Option("log_level", "server.log_level", "str", "how much the server logs", ("debug", "info", "warning", "error"), server=True),
     Option("drain_timeout", "server.drain_timeout_s", "float", "seconds that running requests may finish in after SIGTERM", server=True),

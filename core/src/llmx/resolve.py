@@ -44,8 +44,10 @@ def resolve(
                 raise ConfigError(_unknown(name, table), field=name)
             value = _convert(option, raw)
             config = set_path(config, option.path, value)
-            changes[option.path] = Change(option.path, str(value) if option.name != "api_key" else "(hidden)", source)
+            changes[option.path] = Change(option.path, "(hidden)" if option.secret else str(value), source)
     config = set_path(config, "platform.options", platform_options(environ))
+    if config.model.cache_dir is None:
+        config = set_path(config, "model.cache_dir", _cache_dir(environ))
     _check(config)
     return config, list(changes.values())
 
@@ -54,6 +56,14 @@ def platform_options(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """The platform variables LLMX_<PLATFORM>_* that are set: everything with the prefix that is no option of core."""
     own = {f"LLMX_{option.name.upper()}" for option in OPTIONS}
     return tuple(sorted((name, value) for name, value in environ.items() if name.startswith("LLMX_") and name not in own))
+
+
+def _cache_dir(environ: Mapping[str, str]) -> str | None:
+    """The user's cache folder by the XDG rules; None where there is no home."""
+    base, home = environ.get("XDG_CACHE_HOME", ""), environ.get("HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(home, ".cache") if os.path.isabs(home) else ""
+    return os.path.join(base, "llmx") if base else None
 
 
 def probe_environment() -> dict[str, str]:

@@ -64,7 +64,11 @@ LLMX_API int llmx_engine_weight(Engine* engine, int from, int to, int int8, int6
   return guarded([&] {
     const auto source = static_cast<llmx::WeightType>(from), target = static_cast<llmx::WeightType>(to);
     if (source != target && target != llmx::WeightType::f32) return fail("a weight is packed as stored or as f32");
-    if (llmx::is_quantised(source) && cols % llmx::kBlock) return fail("the columns of a quantised weight are not a multiple of 32");
+    if (from < 0 || from >= llmx::kWeightTypes) return fail("unknown type of weight");
+    if (llmx::is_quantised(source) && cols % llmx::block_elements(source)) {
+      return fail(llmx::block_elements(source) == llmx::kBlock ? "the columns of a quantised weight are not a multiple of 32"
+                                                               : "the columns of a weight in a K type are not a multiple of 256");
+    }
     return engine->add_weight(source, target, int8 != 0, rows, cols, data, row_bytes);
   });
 }

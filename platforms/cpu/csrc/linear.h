@@ -4,12 +4,20 @@
 // horizontal sum is needed. Each output element is one chain of additions in ascending k whatever the number of rows, the cut
 // of the panels over threads, or the tile that computes it: the bits do not depend on the neighbours.
 //
-//   q4_0 q4_1 q8_0  groups of two 32-k blocks: scales d[2][16] f16, (q4_1) minima m[2][16] f16, then two tiles of unsigned
-//                   bytes [k / 4][16 channels][4]; 4-bit tiles hold k and k + 16 in one byte. Activations are integers with one
-//                   scale per row and block: int16 as two planes of int8 (a = 256 high + low), or int8 alone. A row of int8 may lie
-//                   among int16 rows with a low plane of zeros: the factors of 256 are exact, so its bits are those of int8 alone
-//   bf16            [k / 2][16][2], activations rounded to bf16
-//   f16, f32        [k][16], activations f32
+//   q4_0 q4_1 q5_0 q5_1 q8_0   groups of two 32-k blocks: scales d[2][16] f16, (q4_1, q5_1) minima m[2][16] f16, two tiles
+//   q2_K q3_K q4_K q5_K q6_K   groups of 256 k: d[16] f16, (q2_K, q4_K, q5_K) dmin[16] f16, for each block of 32 k and, where a
+//                              block has two scales, each half of it: factors int8[16], (same types) negated factors of the
+//                              minimum int8[16]; padding to 64 bytes; eight tiles. The scale is d * factor, exact in f32
+//   bf16                       [k / 2][16][2], activations rounded to bf16
+//   f16, f32                   [k][16], activations f32
+//
+// A tile is 32 k of 16 channels as unsigned codes, in lines of 64 bytes [16 channels][4 k]. 8 bits: line g holds k = 4 g + j.
+// 4 bits: line p holds lines p and p + 4 in the halves of its bytes. 2 bits: line p holds lines p, p + 2, p + 4, p + 6. The fifth
+// (q3_K: third) bit: eight words of 64 bits, word g bit i for byte i of line g. Bits five and six (q6_K): as 2 bits.
+//
+// Activations of quantised weights are integers with one scale per row and 32-k block: int16 as two planes of int8
+// (a = 256 high + low), or int8 alone. A row of int8 may lie among int16 rows with a low plane of zeros: the factors of 256
+// are exact, so its bits are those of int8 alone.
 #pragma once
 #include <cstdint>
 
@@ -17,7 +25,8 @@
 
 namespace llmx {
 
-enum class WeightType : int { f32 = 0, f16 = 1, bf16 = 2, q4_0 = 3, q4_1 = 4, q8_0 = 5 };
+enum class WeightType : int { f32 = 0, f16 = 1, bf16 = 2, q4_0 = 3, q4_1 = 4, q8_0 = 5, q5_0 = 6, q5_1 = 7, q2_k = 8, q3_k = 9, q4_k = 10, q5_k = 11, q6_k = 12 };
+constexpr int kWeightTypes = 13;
 enum class ActType : int { f32 = 0, bf16 = 1, i8 = 2, i16 = 3 };
 constexpr int kActTypes = 4;
 
@@ -32,13 +41,15 @@ struct PackedWeight {
   const uint8_t* data = nullptr;
 };
 
-// Integer activations: one 32-k block of 16 rows. x ~ d * a; s = d * sum(a); n = -sum(a). fine: some row's low plane counts.
+// Integer activations: one 32-k block of 16 rows. x ~ d * a; s = d * sum(a); n = -sum(a); h: n of the first 16 k. fine: some
+// row's low plane counts.
 template <int Planes>
 struct alignas(64) ActBlock {
   int8_t q[Planes][kTileRows][kBlock];  // one plane: a; two: high, low
   float d[kTileRows];
   float s[kTileRows];
   int32_t n[kTileRows];
+  int32_t h[kTileRows];
   int32_t fine;
 };
 
@@ -65,6 +76,7 @@ struct LinearKernels {
 const LinearKernels& linear_kernels(Isa isa);
 
 bool is_quantised(WeightType type);
+int64_t block_elements(WeightType type);                    // columns of a quantised weight are a multiple of it
 ActType act_type(WeightType type, bool int8);               // int8: quantised weights get int8 inputs, not int16
 int64_t act_bytes(ActType type, int64_t m, int64_t k);      // size of a buffer for m rows
 int64_t act_ld(ActType type, int64_t k);                    // GemmArgs::ld

@@ -145,15 +145,17 @@ LLMX_INLINE float hmax(F16 a) {
   const __m128 h2 = _mm_max_ps(h4, _mm_movehl_ps(h4, h4));
   return _mm_cvtss_f32(_mm_max_ss(h2, _mm_shuffle_ps(h2, h2, 1)));
 }
-// Round to nearest even, saturate, store thirty-two int8; returns the sum of what was stored.
-LLMX_INLINE int32_t store_i8(int8_t* p, F16 a, F16 b) {
+LLMX_INLINE F16 load_i8(const int8_t* p) {  // sixteen, as floats
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+// Round to nearest even, saturate, store thirty-two int8; sums: those of a and of b as stored.
+LLMX_INLINE void store_i8(int8_t* p, F16 a, F16 b, int32_t* sums) {
   const __m128i low = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)), high = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(b.v));
   const __m256i bytes = _mm256_set_m128i(high, low);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), bytes);
-  const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
-  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-  const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+  const __m256i fours = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
+  const __m128i two = _mm_hadd_epi32(_mm256_castsi256_si128(fours), _mm256_extracti128_si256(fours, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(sums), _mm_hadd_epi32(two, two));
 }
 
 // --------------------------------------------------------------------------------------------------------------- AVX2
@@ -281,17 +283,20 @@ LLMX_INLINE float hmax(F16 a) {
   const __m128 h2 = _mm_max_ps(h4, _mm_movehl_ps(h4, h4));
   return _mm_cvtss_f32(_mm_max_ss(h2, _mm_shuffle_ps(h2, h2, 1)));
 }
-LLMX_INLINE int32_t store_i8(int8_t* p, F16 a, F16 b) {
+LLMX_INLINE F16 load_i8(const int8_t* p) {
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8))))};
+}
+LLMX_INLINE void store_i8(int8_t* p, F16 a, F16 b, int32_t* sums) {
   const __m256i first = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
   const __m256i second = _mm256_packs_epi32(_mm256_cvtps_epi32(b.lo), _mm256_cvtps_epi32(b.hi));
   const __m256i mixed = _mm256_packs_epi16(first, second);  // groups of four, in the order 0 2 4 6 | 1 3 5 7
   const __m256i bytes = _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), bytes);
   const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
-  const __m256i sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-  const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+  const __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  const __m128i two = _mm_hadd_epi32(_mm256_castsi256_si128(fours), _mm256_extracti128_si256(fours, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(sums), _mm_hadd_epi32(two, two));
 }
 
 // ----------------------------------------------------------------------------------------------------------- portable
@@ -445,17 +450,21 @@ LLMX_INLINE float hmax(F16 a) {
   for (int i = 1; i < 16; ++i) best = a.v[i >> 2][i & 3] > best ? a.v[i >> 2][i & 3] : best;
   return best;
 }
-LLMX_INLINE int32_t store_i8(int8_t* p, F16 a, F16 b) {
+LLMX_INLINE F16 load_i8(const int8_t* p) {
+  float tmp[16];
+  for (int i = 0; i < 16; ++i) tmp[i] = static_cast<float>(p[i]);
+  return load(tmp);
+}
+LLMX_INLINE void store_i8(int8_t* p, F16 a, F16 b, int32_t* sums) {
   float tmp[32];
   store(tmp, round_even(a));
   store(tmp + 16, round_even(b));
-  int32_t sum = 0;
+  sums[0] = sums[1] = 0;
   for (int i = 0; i < 32; ++i) {
     const float bounded = tmp[i] > 127.0f ? 127.0f : (tmp[i] < -128.0f ? -128.0f : tmp[i]);
     p[i] = static_cast<int8_t>(bounded == bounded ? bounded : 0.0f);
-    sum += p[i];
+    sums[i >> 4] += p[i];
   }
-  return sum;
 }
 #undef LLMX_EACH
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from llmx.models.decoder import ACTIVATIONS
 from llmx.models.fields import Fields
-from llmx.models.llama import ACTIVATIONS
 from llmx.program.attrs import AttnSpec, PoolAttrs, QkvSpec
 from llmx.program.builder import ModelBuilder, QuantOf, T, part
 from llmx.program.ops import Model

@@ -19,7 +19,9 @@ def check_coverage(model: Model, parameters: dict[str, tuple[int, ...]], buffers
     for ref in model.weights().values():
         stored = parameters.get(ref.name, buffers.get(ref.name))
         assert stored is not None, f"the checkpoint has no tensor {ref.name}"
-        count = counts.setdefault(ref.name, np.zeros(stored[: max(1, len(stored) - 1)], np.int8))  # rows: columns are never cut
+        turned = any(change.name == "transpose" for change in ref.transforms)
+        rows = stored[1:] if turned else stored[: max(1, len(stored) - 1)]  # columns are never cut
+        count = counts.setdefault(ref.name, np.zeros(rows, np.int8))
         _mark(count, stored, ref)
     unused = sorted(set(parameters) - set(counts))
     assert not unused, f"parameters not used: {unused}"
@@ -34,6 +36,8 @@ def _mark(count: np.ndarray, stored: tuple[int, ...], ref: WeightRef) -> None:
             shape, view = shape[1:], view[change.args[0]]
         elif change.name == "slice_rows":
             shape, view = (change.args[1] - change.args[0], *shape[1:]), view[slice(*change.args)]
+        elif change.name == "transpose":
+            shape = shape[::-1]
         elif change.name == "flatten":
             shape = (shape[0], math.prod(shape[1:]))
         elif change.name != "permute_rows":

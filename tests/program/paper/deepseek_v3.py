@@ -7,8 +7,8 @@ from math import log
 from typing import Any
 
 from llmx.kv.spec import KVSpec
+from llmx.models.decoder import ACTIVATIONS, lm_head, mlp_block
 from llmx.models.fields import Fields
-from llmx.models.llama import ACTIVATIONS, lm_head, mlp_block
 from llmx.models.rope import rope_spec
 from llmx.program.attrs import MlaAttrs, MlaSpec, MoeSpec
 from llmx.program.builder import ModelBuilder, ProgramBuilder, QuantOf, R, part

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from llmx.models.decoder import attention_block, decoder, lm_head, mlp_block, read_decoder
 from llmx.models.fields import Fields
-from llmx.models.llama import LlamaConfig, attention_block, decoder, lm_head, mlp_block
 from llmx.models.registry import TensorLayout
 from llmx.program.builder import ModelBuilder, QuantOf, R, T, part
 from llmx.program.ops import Model
@@ -18,7 +18,7 @@ from llmx.program.ops import Model
 
 def build(config: Mapping[str, Any], draft: Mapping[str, Any], quant: QuantOf | None = None) -> Model:
     """Target and drafter: programs main, draft.fuse (three rows -> one, once per accepted token) and draft (one draft token)."""
-    target, c, model, layout = LlamaConfig.read(config), LlamaConfig.read(draft), ModelBuilder(quant), TensorLayout()
+    target, c, model, layout = read_decoder(config), read_decoder(draft), ModelBuilder(quant), TensorLayout()
     taken = (2, target.layers // 2, target.layers - 3)
     b = model.program("main")
     ids, positions, head = b.input("ids"), b.input("positions"), b.input("head", (R,))

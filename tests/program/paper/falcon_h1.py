@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from llmx.kv.spec import KVSpec
+from llmx.models.decoder import DecoderConfig, lm_head, read_decoder
 from llmx.models.fields import Fields
-from llmx.models.llama import LlamaConfig, lm_head
 from llmx.program.attrs import AttnSpec, RecurrentSpec
 from llmx.program.builder import ModelBuilder, ProgramBuilder, QuantOf, R, part
 from llmx.program.ops import Model, Value
@@ -39,7 +39,7 @@ def mamba(b: ProgramBuilder, h: Value, f: Fields, hidden: int, layer: int) -> Va
     return b.linear(y, part(f"{name}.out_proj", hidden, bias=f.flag("projectors_bias")))
 
 
-def attention(b: ProgramBuilder, h: Value, positions: Value, c: LlamaConfig, f: Fields, layer: int) -> Value:
+def attention(b: ProgramBuilder, h: Value, positions: Value, c: DecoderConfig, f: Fields, layer: int) -> Value:
     """Attention whose keys are scaled: softmax(s q (m k)) = softmax((s m) q k), so the multiplier is in the scale."""
     s, name = c.qkv, f"model.layers.{layer}.self_attn"
     rows = (("q_proj", s.q_heads, "heads"), ("k_proj", s.kv_heads, "kv_heads"), ("v_proj", s.kv_heads, "kv_heads"))
@@ -53,7 +53,7 @@ def attention(b: ProgramBuilder, h: Value, positions: Value, c: LlamaConfig, f: 
 
 def build(config: Mapping[str, Any], quant: QuantOf | None = None) -> Model:
     """The Model of a FalconH1Config."""
-    f, c, model = Fields(config), replace(LlamaConfig.read(config), windows=(None,) * config["num_hidden_layers"]), ModelBuilder(quant)
+    f, c, model = Fields(config), replace(read_decoder(config), windows=(None,) * config["num_hidden_layers"]), ModelBuilder(quant)
     gate_scale, down_scale = f.get("mlp_multipliers")
     b = model.program("main")
     ids, positions, head = b.input("ids"), b.input("positions"), b.input("head", (R,))

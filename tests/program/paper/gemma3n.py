@@ -7,8 +7,8 @@ from math import sqrt
 from typing import Any
 
 from llmx.kv.spec import KVSpec
+from llmx.models.decoder import ACTIVATIONS, lm_head
 from llmx.models.fields import Fields
-from llmx.models.llama import ACTIVATIONS, lm_head
 from llmx.models.rope import rope_spec
 from llmx.program.attrs import AttnSpec, QkvSpec
 from llmx.program.builder import ModelBuilder, ProgramBuilder, QuantOf, R, T, part

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from llmx.models.decoder import ACTIVATIONS, decoder, mlp_block
 from llmx.models.fields import Fields
-from llmx.models.llama import ACTIVATIONS, LlamaConfig, decoder, mlp_block
+from llmx.models.qwen import read_qwen
 from llmx.models.registry import TensorLayout
 from llmx.program.attrs import AttnSpec, QkvSpec, RopeSpec
 from llmx.program.builder import E, ModelBuilder, QuantOf, R, T, part
@@ -53,7 +54,7 @@ def build(config: Mapping[str, Any], quant: QuantOf | None = None) -> Model:
     """The Model of a Qwen2_5_VLConfig."""
     model, text = ModelBuilder(quant), config["text_config"]
     unit = encode(model, config["vision_config"])
-    c = replace(LlamaConfig.read({**text, "model_type": "qwen2"}), tied=bool(config.get("tie_word_embeddings")))
+    c = replace(read_qwen({**text, "model_type": "qwen2"}), tied=bool(config.get("tie_word_embeddings")))
     if c.qkv.rope is not None and not c.qkv.rope.mrope_sections:  # time, row, column: the model's own default
         c = replace(c, qkv=replace(c.qkv, rope=replace(c.qkv.rope, mrope_sections=(16, 24, 24))))
     b = model.program("main")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from llmx.models.decoder import attention_block, lm_head, mlp_block, read_decoder
 from llmx.models.fields import Fields
-from llmx.models.llama import LlamaConfig, attention_block, lm_head, mlp_block
 from llmx.models.registry import TensorLayout
 from llmx.program.attrs import MoeSpec
 from llmx.program.builder import ModelBuilder, QuantOf, R
@@ -27,7 +27,7 @@ def is_sparse(f: Fields, layer: int) -> bool:
 
 def build(config: Mapping[str, Any], quant: QuantOf | None = None) -> Model:
     """The Model of a Qwen3MoeConfig."""
-    f, c, model = Fields(config), LlamaConfig.read(config), ModelBuilder(quant)
+    f, c, model = Fields(config), read_decoder(config), ModelBuilder(quant)
     c, moe = replace(c, qkv=replace(c.qkv, qk_norm="head")), moe_spec(f)
     b = model.program("main")
     ids, positions, head = b.input("ids"), b.input("positions"), b.input("head", (R,))

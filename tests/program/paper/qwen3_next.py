@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from llmx.kv.spec import KVSpec
+from llmx.models.decoder import DecoderConfig, lm_head, mlp_block, read_decoder
 from llmx.models.fields import Fields
-from llmx.models.llama import LlamaConfig, lm_head, mlp_block
 from llmx.program.attrs import AttnSpec, RecurrentSpec
 from llmx.program.builder import ModelBuilder, ProgramBuilder, QuantOf, R, T, part
 from llmx.program.ops import Model, Value
@@ -38,7 +38,7 @@ def delta_net(b: ProgramBuilder, h: Value, f: Fields, hidden: int, layer: int) -
     return b.linear(b.flat(y), part(f"{name}.out_proj", hidden))
 
 
-def attention(b: ProgramBuilder, h: Value, positions: Value, c: LlamaConfig, layer: int) -> Value:
+def attention(b: ProgramBuilder, h: Value, positions: Value, c: DecoderConfig, layer: int) -> Value:
     """Attention whose result is multiplied by sigmoid of a gate that lies beside q."""
     s, name = c.qkv, f"model.layers.{layer}.self_attn"
     rows = (("q_proj", 2 * s.q_heads, "heads"), ("k_proj", s.kv_heads, "kv_heads"), ("v_proj", s.kv_heads, "kv_heads"))
@@ -52,7 +52,7 @@ def attention(b: ProgramBuilder, h: Value, positions: Value, c: LlamaConfig, lay
 
 def build(config: Mapping[str, Any], quant: QuantOf | None = None) -> Model:
     """The Model of a Qwen3NextConfig. Its norms multiply by 1 + weight, except the gated one."""
-    f, c, model = Fields(config), LlamaConfig.read(config), ModelBuilder(quant)
+    f, c, model = Fields(config), read_decoder(config), ModelBuilder(quant)
     c, moe = replace(c, qkv=replace(c.qkv, qk_norm="head", norm_offset=1.0, gate=True)), moe_spec(f)
     types = f.per_layer("layer_types", c.layers) or ()
     b = model.program("main")

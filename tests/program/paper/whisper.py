@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmx.kv.spec import KVSpec
+from llmx.models.decoder import ACTIVATIONS
 from llmx.models.fields import Fields
-from llmx.models.llama import ACTIVATIONS
 from llmx.program.attrs import AttnSpec, QkvSpec
 from llmx.program.builder import E, ModelBuilder, PartDef, ProgramBuilder, QuantOf, R, part
 from llmx.program.ops import Model, Value

@@ -43,6 +43,7 @@ class EngineChild:
         command = [sys.executable, "-m", "llmx.engine.process", requests, outputs]
         self.process = subprocess.Popen(command, env=child_environment(), stdin=subprocess.DEVNULL)
         self._configure = Configure(config, user_set)
+        self._closed = False
 
     async def ready(self, on_progress: OnProgress | None = None) -> EngineInfo:
         """Wait until the engine takes requests. Raises the error that stopped it."""
@@ -87,13 +88,16 @@ class EngineChild:
         self._release()
 
     def kill(self) -> None:
-        """End the process now and remove its sockets' folder."""
+        """End the process now and remove its sockets' folder; `close` frees the sockets."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _release(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         self._to.close(linger=0)
         self._from.close(linger=0)
         self._context.term()

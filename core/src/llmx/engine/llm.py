@@ -10,6 +10,7 @@ from typing import Any
 
 from llmx.engine.engine import Engine
 from llmx.engine.messages import Abort, Add, EngineInfo
+from llmx.engine.model_store import TransferLine, fetch_model
 from llmx.engine.output_processor import OutputProcessor
 from llmx.engine.outputs import RequestOutput
 from llmx.engine.start import start_engine
@@ -45,6 +46,8 @@ class LLM:
         config, changes = resolve({"model": model, **options})
         user_set = [change.path for change in changes]
         config, _ = apply_patches(config, OFFLINE, user_set)
+        with TransferLine(sys.stderr) as line:
+            config = fetch_model(config, line.show)
         self._engine: Engine
         self._engine, self.info = start_engine(config, _silent, user_set)
         registry = registry_from(PluginLoader.discover(config.platform).activate(None, builtin=[CoreModels()]))

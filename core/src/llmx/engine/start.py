@@ -32,12 +32,13 @@ from llmx.platform.caps import check_caps
 from llmx.platform.kernels import KernelResolver
 from llmx.platform.plan import Plan
 from llmx.platform.select import Selection, select_platform
+from llmx.platform.torch_runtime import reference_kernels, torch_executor
 from llmx.resolve import apply_patches, probe_environment
 
 __all__ = ["Prepared", "prepare", "start_engine", "value_dtypes"]
 
 _MAX_DEFAULT_KV = 8 << 30  # bytes; a larger cache is taken only when asked for
-_HIDDEN = ("api_keys",)  # settings that must not stand in a plan
+_HIDDEN = ("api_keys", "hf_token", "download_dir")  # secrets and paths, which must not stand in a plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ def prepare(config: EngineConfig, user_set: Iterable[str] = ()) -> Prepared:
     caps = check_caps(_required(manager.hook.llmx_device_caps(config=config), selection.name, "llmx_device_caps"), selection.name)
     config, changes = _platform_config(manager, config, caps, user_set)
     loaded = load_model(config.model, registry_from(manager))
-    executor: Executor = _required(manager.hook.llmx_executor(config=config, caps=caps, bundle=loaded.bundle), selection.name, "llmx_executor")
-    plan = _plan(manager, config, caps, selection, loaded, executor)
+    executor, kernels = _executor(manager, config, caps, selection, loaded)
+    plan = _plan(manager, config, caps, selection, loaded, executor, kernels)
     return Prepared(config, changes, selection, manager, caps, loaded, executor, plan, [*loader.warnings, *loaded.warnings])
 
 
@@ -89,6 +90,17 @@ def _required(value: Any, platform: str, hook: str) -> Any:
     return value
 
 
+def _executor(
+    manager: pluggy.PluginManager, config: EngineConfig, caps: DeviceCaps, selection: Selection, loaded: LoadedModel
+) -> tuple[Executor, list[ImplDef]]:
+    """The platform's executor, or core's torch executor on the platform's torch device, with the kernels that it brings."""
+    executor: Executor | None = manager.hook.llmx_executor(config=config, caps=caps, bundle=loaded.bundle)
+    if executor is not None:
+        return executor, []
+    device = _required(manager.hook.llmx_device_runtime(config=config, caps=caps), selection.name, "llmx_executor (or llmx_device_runtime)")
+    return torch_executor(config, caps, loaded.bundle, device), reference_kernels()
+
+
 def _check_variables(manager: pluggy.PluginManager, platform: str, config: EngineConfig) -> None:
     """A variable LLMX_<PLATFORM>_* that the chosen platform does not know is a typing error, not something to ignore."""
     known = [variable.name for variables in manager.hook.llmx_env_vars() for variable in variables]
@@ -109,9 +121,11 @@ def _platform_config(manager: pluggy.PluginManager, config: EngineConfig, caps: 
     return config, changes
 
 
-def _plan(manager: pluggy.PluginManager, config: EngineConfig, caps: DeviceCaps, selection: Selection, loaded: LoadedModel, executor: Executor) -> Plan:
+def _plan(
+    manager: pluggy.PluginManager, config: EngineConfig, caps: DeviceCaps, selection: Selection, loaded: LoadedModel, executor: Executor, kernels: list[ImplDef]
+) -> Plan:
     hooks = manager.hook
-    impls: list[ImplDef] = [
+    impls = kernels + [
         impl
         for hook in (hooks.llmx_attention_backends, hooks.llmx_gemm_kernels, hooks.llmx_op_kernels)
         for defs in hook(config=config, caps=caps)
@@ -119,11 +133,11 @@ def _plan(manager: pluggy.PluginManager, config: EngineConfig, caps: DeviceCaps,
     ]
     resolver = KernelResolver(impls, caps, abis=executor.limits.abis, orders=dict(config.platform.kernels), disabled=config.platform.disabled)
     dtype, kv_dtype = value_dtypes(config)
-    kernels = [choice for program in loaded.bundle.model.programs.values() for choice in resolver.resolve(program, kv_dtype=kv_dtype, dtype=dtype)]
+    choices = [choice for program in loaded.bundle.model.programs.values() for choice in resolver.resolve(program, kv_dtype=kv_dtype, dtype=dtype)]
     visible = {part: {k: v for k, v in values.items() if k not in _HIDDEN} for part, values in asdict(config).items() if part != "server"}
     visible["model"]["source"] = loaded.summary.name
     facts = (("device", caps.arch), ("dtype", dtype), ("kv_dtype", kv_dtype))
-    return Plan(selection.name, selection.why, _distributions(), visible, loaded.bundle.digest, facts, tuple(kernels))
+    return Plan(selection.name, selection.why, _distributions(), visible, loaded.bundle.digest, facts, tuple(choices))
 
 
 def value_dtypes(config: EngineConfig) -> tuple[str, str]:

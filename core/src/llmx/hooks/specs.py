@@ -38,7 +38,11 @@ class HookSpecs:
 
     @hookspec(firstresult=True)
     def llmx_executor(self, config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle) -> Executor | None:
-        """[1] E, at start. A whole-program executor for the model. Required."""
+        """[1] E, at start. A whole-program executor for the model. Required, or llmx_device_runtime instead."""
+
+    @hookspec(firstresult=True)
+    def llmx_device_runtime(self, config: EngineConfig, caps: DeviceCaps) -> str | None:
+        """[1] E, at start, when there is no llmx_executor. A device by its torch name: core's torch executor and kernels run on it."""
 
     # -- platform: optional --------------------------------------------------------------------------------------------
 

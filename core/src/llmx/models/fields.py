@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmx.errors import ModelError
-from llmx.models.registry import ModelFacts
 
-__all__ = ["Fields", "facts_from"]
+__all__ = ["Fields"]
 
 
 class Fields:
@@ -29,11 +29,11 @@ class Fields:
             raise ModelError(f"config field {name!r} is {value!r}; a whole number of at least {low} is needed")
         return value
 
-    def number(self, name: str, default: float | None = None) -> float:
-        """A number. Raises ModelError when it is absent without a default, or something else."""
+    def number(self, name: str, default: float | None = None, above: float = -math.inf) -> float:
+        """A finite number greater than `above`. Raises ModelError when it is absent without a default, or something else."""
         value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ModelError(f"config field {name!r} is {value!r}; a number is needed")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < math.inf:
+            raise ModelError(f"config field {name!r} is {value!r}; a number{f' above {above:g}' if above > -math.inf else ''} is needed")
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -59,15 +59,7 @@ class Fields:
             raise ModelError(f"config field {name!r} is {value!r}; a list of {layers} entries (num_hidden_layers) is needed")
         return value
 
-
-def facts_from(config: Mapping[str, Any]) -> ModelFacts:
-    """Vocabulary, longest context and special ids of a decoder's configuration."""
-    f = Fields(config)
-    eos = f.get("eos_token_id", [])
-    return ModelFacts(
-        vocab_size=f.integer("vocab_size"),
-        max_model_len=f.integer("max_position_embeddings"),
-        eos_ids=tuple(eos) if isinstance(eos, list | tuple) else (f.integer("eos_token_id", low=-1),),
-        bos_id=f.get("bos_token_id"),
-        pad_id=f.get("pad_token_id"),
-    )
+    def refuse(self, name: str, *values: Any, why: str) -> None:
+        """Raises ModelError when the field has one of these values."""
+        if any(self.config.get(name) == value and self.config.get(name) is not None for value in values):
+            raise ModelError(f"config field {name!r} is {self.config[name]!r}: {why}")

@@ -17,8 +17,8 @@ from llmx.program.ops import Model
 from llmx.program.verify import verify
 from llmx.tokens.source import TokenizerSource
 from llmx.weights.gguf_source import GgufSource
-from llmx.weights.names import rows_are_pairs
-from llmx.weights.sources import EMBEDDED, Checkpoint, locate, open_checkpoint
+from llmx.weights.names import norms_are_whole, rows_are_pairs
+from llmx.weights.sources import EMBEDDED, Checkpoint, find_cached, hub_name, locate, open_checkpoint
 from llmx.weights.transforms import transformed_shape
 
 __all__ = ["LoadedModel", "ModelSummary", "load_model", "read_model_info", "tokenizer_source"]
@@ -66,7 +66,7 @@ def load_model(config: ModelConfig, registry: ModelRegistry | None = None) -> Lo
     registry: known architectures, core's own by default. Raises ModelError (file and reason) for anything missing, corrupt, unknown
     or left over in the files, ConfigError for options that the model cannot satisfy.
     """
-    checkpoint = open_checkpoint(config.source)
+    checkpoint = _open(config)
     definition, summary = _summarise(config, checkpoint, registry or builtin_models())
     model = _build(checkpoint, definition)
     warnings = _check_weights(checkpoint, model, definition)
@@ -84,18 +84,19 @@ def load_model(config: ModelConfig, registry: ModelRegistry | None = None) -> Lo
 
 def read_model_info(config: ModelConfig, registry: ModelRegistry | None = None) -> ModelSummary:
     """Names, lengths, vocabulary and special ids from headers alone, in milliseconds. Raises as `load_model` does."""
-    return _summarise(config, open_checkpoint(config.source), registry or builtin_models())[1]
+    return _summarise(config, _open(config), registry or builtin_models())[1]
 
 
 def tokenizer_source(config: ModelConfig, checkpoint: Checkpoint, eos_ids: tuple[int, ...] = ()) -> TokenizerSource:
-    """Where the tokenizer is: `config.tokenizer` (a directory, tokenizer.json or a .gguf file), or the model itself."""
+    """Where the tokenizer is: `config.tokenizer` (a directory, tokenizer.json, a .gguf file or a hub name), or the model itself."""
     if config.tokenizer is None:
-        return TokenizerSource(checkpoint.path, checkpoint.gguf_metadata, eos_ids)
-    path = Path(config.tokenizer).expanduser()
+        return TokenizerSource(checkpoint.path, checkpoint.gguf_metadata, eos_ids, config.cache_dir)
+    on_hub = hub_name(config.tokenizer)
+    path = Path(config.tokenizer).expanduser() if on_hub is None else Path(find_cached(on_hub, config.download_dir, tokenizer=True))
     if path.is_dir() or (path.is_file() and path.suffix == ".json"):
         return TokenizerSource(str(path), None, eos_ids)
     if path.is_file() and path.suffix.lower() == ".gguf":
-        return TokenizerSource(str(path), GgufSource(str(path)).metadata, eos_ids)
+        return TokenizerSource(str(path), GgufSource(str(path)).metadata, eos_ids, config.cache_dir)
     raise ConfigError(f"tokenizer is {config.tokenizer!r}: a directory with tokenizer.json, a tokenizer.json or a .gguf file is needed", field="tokenizer")
 
 
@@ -113,7 +114,7 @@ def _summarise(config: ModelConfig, checkpoint: Checkpoint, registry: ModelRegis
         )
     eos_ids = _valid_ids((*facts.eos_ids, *_as_ids(checkpoint.generation.get("eos_token_id"))), facts.vocab_size)
     bos_pad = [next(iter(_valid_ids(_as_ids(token), facts.vocab_size)), None) for token in (facts.bos_id, facts.pad_id)]
-    name = _name_of(config.source)
+    name = _name_of(config)
     return definition, ModelSummary(
         name=name,
         served_names=config.served_names or (name,),
@@ -135,7 +136,10 @@ def _build(checkpoint: Checkpoint, definition: ModelDef) -> Model:
     source, layers = checkpoint.weights, checkpoint.config.get("num_hidden_layers")
     if isinstance(layers, int) and layers > len(list(source.names())):
         raise ModelError(f"num_hidden_layers is {layers}, more than there are tensors: the configuration is wrong", path=checkpoint.path)
-    layout = TensorLayout(rope_pairs=isinstance(source, GgufSource) and rows_are_pairs(source.metadata["general.architecture"]))
+    layout = TensorLayout(bare=bool(definition.outer) and not any(name.startswith(definition.outer) for name in source.names()))
+    if isinstance(source, GgufSource):
+        stored_as = source.metadata["general.architecture"]
+        layout = TensorLayout(rope_pairs=rows_are_pairs(stored_as), norms_whole=norms_are_whole(stored_as))
     try:
         model = definition.build(checkpoint.config, source.quant, layout)
         verify(model)
@@ -146,12 +150,19 @@ def _build(checkpoint: Checkpoint, definition: ModelDef) -> Model:
     return model
 
 
-def _name_of(source: str) -> str:
-    """The name in the API: the embedded name, the file without .gguf, or the directory's name."""
-    path = Path(source).expanduser()
-    if source.lower() in EMBEDDED and not path.exists():
-        return source.lower()
-    found = Path(locate(source))
+def _open(config: ModelConfig) -> Checkpoint:
+    return open_checkpoint(config.source, revision=config.revision, download_dir=config.download_dir)
+
+
+def _name_of(config: ModelConfig) -> str:
+    """The name in the API: the embedded name, the hub's, the file without .gguf, or the directory's name."""
+    path = Path(config.source).expanduser()
+    if config.source.lower() in EMBEDDED and not path.exists():
+        return config.source.lower()
+    on_hub = hub_name(config.source, config.revision)
+    if on_hub is not None:
+        return on_hub.repo + (f":{on_hub.quant}" if on_hub.quant else "")
+    found = Path(locate(config.source))
     return found.stem if found.is_file() else found.resolve().name
 
 
@@ -161,7 +172,7 @@ def _context_length(config: Mapping[str, Any], facts: ModelFacts) -> int:
     linear, dynamic: max_position_embeddings x factor; yarn: original x factor; llama3, longrope: already extended in the file.
     """
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(scaling, Mapping):
+    if facts.extended or not isinstance(scaling, Mapping):
         return facts.max_model_len
     kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor", 1.0)
     if kind not in ("linear", "dynamic", "yarn") or isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < 1 << 20:
@@ -195,9 +206,9 @@ def _check_weights(checkpoint: Checkpoint, model: Model, definition: ModelDef) -
             raise ModelError(f"tensor {ref.name!r} is {quant} {list(shape)}, but the configuration asks for {list(ref.shape)}", path=checkpoint.path)
     left = sorted(name for name in source.names() if name not in used and not definition.ignores(name))
     warnings = []
-    if "lm_head.weight" in left and checkpoint.config.get("tie_word_embeddings"):
+    if "lm_head.weight" in left:  # every decoder has a head: here it is the embedding
         left.remove("lm_head.weight")
-        warnings.append(f"{checkpoint.path}: tensor 'lm_head.weight' is not used: tie_word_embeddings says that the embedding is the head")
+        warnings.append(f"{checkpoint.path}: tensor 'lm_head.weight' is not used: tie_word_embeddings (or its default) says that the embedding is the head")
     if left:
         more = f" and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
         raise ModelError(

@@ -8,29 +8,50 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmx.errors import ModelError
+from llmx.models.fields import Fields
 from llmx.program.ops import Model, QuantOf
 
-__all__ = ["Build", "ModelDef", "ModelFacts", "ModelRegistry", "TensorLayout"]
+__all__ = ["Build", "ModelDef", "ModelFacts", "ModelRegistry", "TensorLayout", "facts_from"]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorLayout:
     """How a checkpoint's tensors differ from the canonical Hugging Face ones. rope_pairs: rows of q and k lie as rotary
-    pairs (2i, 2i + 1) instead of halves, as in GGUF files of the llama family.
+    pairs (2i, 2i + 1) instead of halves, as in GGUF files of the llama family. norms_whole: weights of norms with an offset
+    (Gemma: 1 + weight) hold the sum already, as in GGUF files. bare: names lack ModelDef.outer.
     """
 
     rope_pairs: bool = False
+    norms_whole: bool = False
+    bare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the engine needs of a configuration beside the Programs. eos_ids: ids that end a generation, [] when unknown."""
+    """What the engine needs of a configuration beside the Programs. eos_ids: ids that end a generation, [] when unknown.
+
+    extended: max_model_len already counts what rope scaling adds.
+    """
 
     vocab_size: int
     max_model_len: int
     eos_ids: tuple[int, ...] = ()
     bos_id: int | None = None
     pad_id: int | None = None
+    extended: bool = False
+
+
+def facts_from(config: Mapping[str, Any]) -> ModelFacts:
+    """Vocabulary, longest context and special ids of a decoder's configuration."""
+    f = Fields(config)
+    eos = f.get("eos_token_id", [])
+    return ModelFacts(
+        vocab_size=f.integer("vocab_size"),
+        max_model_len=f.integer("max_position_embeddings"),
+        eos_ids=tuple(eos) if isinstance(eos, list | tuple) else (f.integer("eos_token_id", low=-1),),
+        bos_id=f.get("bos_token_id"),
+        pad_id=f.get("pad_token_id"),
+    )
 
 
 Build = Callable[[Mapping[str, Any], QuantOf, TensorLayout], Model]  # (config.json, storage of each tensor, layout)
@@ -41,7 +62,8 @@ class ModelDef:
     """One family of models. architectures, model_types: as in config.json; gguf: values of general.architecture.
 
     build and facts raise ModelError that names the field of config.json at fault. ignored: beginnings or ends of names of
-    checkpoint tensors that the Programs do not use. whole_prompt_only: prompts are never chunked. drafter_needs_next_token:
+    checkpoint tensors that the Programs do not use. outer: beginning of names that files of the inner model alone leave out
+    ("transformer." of GPT-2's first files). whole_prompt_only: prompts are never chunked. drafter_needs_next_token:
     the model's own drafter writes a kv slot from the token after it. input_kinds: names of inputs beside text.
     """
 
@@ -52,6 +74,7 @@ class ModelDef:
     facts: Callable[[Mapping[str, Any]], ModelFacts]
     gguf: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    outer: str = ""
     whole_prompt_only: bool = False
     drafter_needs_next_token: bool = False
     input_kinds: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ class PartDef:
     target: str
     rows: int
     split: Split | None = None
-    bias: bool = False
+    bias: bool | str = False  # True: target + ".bias"; a tensor name
     weight: str | None = None  # tensor name; None: target + ".weight"
     transforms: tuple[Transform, ...] = ()
     shape: tuple[int, ...] | None = None  # shape of the weight; None: (rows, width of the input)
@@ -174,7 +174,8 @@ class ProgramBuilder:
     def _resolve(self, p: PartDef, width: int) -> Part:
         shape = p.shape or (p.rows, width)
         ref = self.weight(p.weight or f"{p.target}.weight", shape, p.transforms)
-        bias = self.weight(f"{p.target}.bias", (p.rows,), p.transforms) if p.bias else None
+        rows = tuple(t for t in p.transforms if t.name != "transpose")  # a bias has rows alone
+        bias = self.weight(p.bias if isinstance(p.bias, str) else f"{p.target}.bias", (p.rows,), rows) if p.bias else None
         return Part(p.target, ref, bias, p.rows, p.split)
 
     def linear(self, x: Value, *parts: PartDef) -> Value:

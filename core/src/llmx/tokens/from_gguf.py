@@ -10,6 +10,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
 from llmx.errors import ModelError
+from llmx.tokens.merge_cache import cached_merges
 from llmx.tokens.pre_tokenizers import IGNORE_MERGES, pre_tokenizer
 from llmx.tokens.source import TokenizerSource
 from llmx.tokens.vocabulary import Vocabulary
@@ -44,7 +45,7 @@ def vocabulary_from_gguf(source: TokenizerSource) -> Vocabulary:
     if kind == _BYTE_LEVEL:
         backend = _byte_level(metadata, table)
     else:
-        backend = _sentencepiece(metadata, tokens, table, ids["unknown"])
+        backend = _sentencepiece(metadata, tokens, table, ids["unknown"], source.cache_dir)
     control = set(np.flatnonzero((types == _Type.CONTROL) | (types == _Type.UNKNOWN)).tolist())
     control |= {token for token in ids.values() if token is not None}
     plain = set(np.flatnonzero(types == _Type.USER_DEFINED).tolist()) - control
@@ -85,11 +86,13 @@ def _pairs(metadata: _Metadata) -> list[tuple[str, ...]]:
     return [tuple(merge.split(" ", 1)) for merge in metadata.strings("merges")]
 
 
-def _sentencepiece(metadata: _Metadata, tokens: list[str], table: dict[str, int], unknown: int | None) -> Tokenizer:
+def _sentencepiece(metadata: _Metadata, tokens: list[str], table: dict[str, int], unknown: int | None, cache_dir: str | None) -> Tokenizer:
     if metadata.has("merges"):
         pairs = _pairs(metadata)
     else:
-        pairs = _merges_from_scores(tokens, table, metadata.numbers("scores", len(tokens), 0))
+        scores = metadata.numbers("scores", len(tokens), 0)
+        merges = cached_merges(cache_dir, tokens, scores, lambda: _merges_from_scores(tokens, table, scores))
+        pairs = [(tokens[left], tokens[right]) for left, right in merges.tolist()]
     text = None if unknown is None else tokens[unknown]
     backend = _bpe(metadata.path, table, pairs, unk_token=text, fuse_unk=True, byte_fallback=True)
     prepend = [normalizers.Prepend("▁")] if metadata.get("add_space_prefix", bool, True) else []
@@ -105,17 +108,20 @@ def _bpe(path: str, table: dict[str, int], merges: list[Any], **options: Any) ->
         raise ModelError(f"tokenizer.ggml.merges does not fit the vocabulary: {error}", path=path) from error
 
 
-def _merges_from_scores(tokens: list[str], table: dict[str, int], scores: np.ndarray) -> list[tuple[str, ...]]:
-    """Merges in the order SentencePiece would do them: best score first, among equals the pieces with lower ids."""
-    merges = []
-    for token in range(len(tokens)):
-        text = tokens[token]
+def _merges_from_scores(tokens: list[str], table: dict[str, int], scores: np.ndarray) -> np.ndarray:
+    """int32 [merges, 2], in the order SentencePiece would do them: best score first, among equals the pieces with lower ids."""
+    find, found = table.get, []
+    for token, text in enumerate(tokens):
         for cut in range(1, len(text)):
-            left, right = table.get(text[:cut]), table.get(text[cut:])
-            if left is not None and right is not None:
-                merges.append((-float(scores[token]), token, left, right))
-    merges.sort()
-    return [(tokens[left], tokens[right]) for _, _, left, right in merges]
+            left = find(text[:cut])
+            if left is not None:
+                right = find(text[cut:])
+                if right is not None:
+                    found.append((token, left, right))
+    if not found:
+        return np.empty((0, 2), np.int32)
+    merges = np.array(found, np.int32)
+    return merges[np.lexsort((merges[:, 2], merges[:, 1], merges[:, 0], -scores[merges[:, 0]].astype(np.float64))), 1:]
 
 
 class _Metadata:

@@ -15,8 +15,10 @@ class TokenizerSource:
 
     path: the file or directory, named in errors. gguf: metadata of a GGUF file (arrays of strings have `decode()`); None: `path`
     is a directory, or tokenizer.json itself. eos_ids: ids that end a text by the model's own configuration, beside the tokenizer's.
+    cache_dir: folder for builds that take long; None: none are kept.
     """
 
     path: str
     gguf: Mapping[str, Any] | None = None
     eos_ids: tuple[int, ...] = ()
+    cache_dir: str | None = None

@@ -53,7 +53,7 @@ class GgufSource:
         shapes: dict[str, tuple[int, ...]] = {}
         for file in self._files:
             for name, info in file.tensors.items():
-                canonical = canonical_name(name)
+                canonical = canonical_name(name, str(self.metadata.get("general.architecture")))
                 if canonical in self._place:
                     raise ModelError(f"tensor {name!r} is also in {self._place[canonical][0].path}", path=file.path)
                 self._place[canonical] = (file, name)

@@ -1,4 +1,4 @@
-"""Names and settings of GGUF files in Hugging Face terms, for the llama family.
+"""Names and settings of GGUF files in Hugging Face terms, for the families that come as GGUF.
 
 Tensor names: llama.cpp's (gguf-py's constants.py) -> those of transformers. Settings: `<architecture>.*` metadata -> config.json.
 """
@@ -8,20 +8,44 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from llmx.errors import ModelError
 
-__all__ = ["GGUF_ARCHITECTURES", "canonical_name", "config_from_gguf", "rows_are_pairs"]
+__all__ = ["GGUF_ARCHITECTURES", "GgufArchitecture", "canonical_name", "config_from_gguf", "norms_are_whole", "rows_are_pairs"]
 
-# GGUF architecture -> (model_type, class name, q and k rows lie as rotary pairs)
-GGUF_ARCHITECTURES: Mapping[str, tuple[str, str, bool]] = {
-    "llama": ("llama", "LlamaForCausalLM", True),  # Mistral, SmolLM and others are written as llama
-    "mistral": ("mistral", "MistralForCausalLM", True),
-    "qwen2": ("qwen2", "Qwen2ForCausalLM", False),
-    "qwen3": ("qwen3", "Qwen3ForCausalLM", False),
+
+@dataclass(frozen=True, slots=True)
+class GgufArchitecture:
+    """What a value of general.architecture means. rope_pairs: rows of q and k lie as rotary pairs. norms_whole: the 1 of norms
+    1 + weight is added already. layer_names: places that are called otherwise than in a llama file.
+    """
+
+    model_type: str
+    class_name: str
+    rope_pairs: bool = False
+    norms_whole: bool = False
+    layer_names: Mapping[str, str] = field(default_factory=dict)
+
+
+_BOTH_SIDES: Mapping[str, str] = {  # norms before and behind
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = {
+    "llama": GgufArchitecture("llama", "LlamaForCausalLM", rope_pairs=True),  # Mistral, SmolLM and others are written as llama
+    "mistral": GgufArchitecture("mistral", "MistralForCausalLM", rope_pairs=True),
+    "qwen2": GgufArchitecture("qwen2", "Qwen2ForCausalLM"),
+    "qwen3": GgufArchitecture("qwen3", "Qwen3ForCausalLM"),
+    "gemma2": GgufArchitecture("gemma2", "Gemma2ForCausalLM", norms_whole=True, layer_names=_BOTH_SIDES),
+    "gemma3": GgufArchitecture("gemma3_text", "Gemma3ForCausalLM", norms_whole=True, layer_names=_BOTH_SIDES),
+    "granite": GgufArchitecture("granite", "GraniteForCausalLM", rope_pairs=True),
+    "olmo2": GgufArchitecture("olmo2", "Olmo2ForCausalLM", layer_names=_BOTH_SIDES),
+    "smollm3": GgufArchitecture("smollm3", "SmolLM3ForCausalLM", rope_pairs=True),
 }
 
 _GLOBAL_NAMES: Mapping[str, str] = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -52,22 +76,29 @@ _TOKEN_IDS: Mapping[str, str] = {"bos": "bos_token_id", "padding": "pad_token_id
 _END_IDS = ("eos", "eot", "eom")  # generation stops at any of them
 
 
-def canonical_name(name: str) -> str:
-    """The Hugging Face name of a GGUF tensor; a name outside the table is given back as it is."""
+def canonical_name(name: str, architecture: str = "llama") -> str:
+    """The Hugging Face name of a tensor in a file of this GGUF architecture; a name outside the table is given back as it is."""
     stem, dot, suffix = name.rpartition(".")
     if not dot or suffix not in ("weight", "bias"):
         return name
     if stem in _GLOBAL_NAMES:
         return f"{_GLOBAL_NAMES[stem]}.{suffix}"
     block, index, part = (*stem.split(".", 2), "", "")[:3]
-    if block == "blk" and index.isdecimal() and part in _LAYER_NAMES:
-        return f"model.layers.{int(index)}.{_LAYER_NAMES[part]}.{suffix}"
+    own = GGUF_ARCHITECTURES[architecture].layer_names if architecture in GGUF_ARCHITECTURES else {}
+    place = own.get(part, _LAYER_NAMES.get(part))
+    if block == "blk" and index.isdecimal() and place is not None:
+        return f"model.layers.{int(index)}.{place}.{suffix}"
     return name
 
 
 def rows_are_pairs(architecture: str) -> bool:
     """True when files of this GGUF architecture keep the rows of q and k as rotary pairs instead of halves."""
-    return GGUF_ARCHITECTURES[architecture][2]
+    return GGUF_ARCHITECTURES[architecture].rope_pairs
+
+
+def norms_are_whole(architecture: str) -> bool:
+    """True when files of this GGUF architecture hold 1 + weight where the Hugging Face checkpoint holds the weight of a norm."""
+    return GGUF_ARCHITECTURES[architecture].norms_whole
 
 
 def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], rope_factors: np.ndarray | None, path: str) -> dict[str, Any]:
@@ -80,9 +111,9 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[in
     if architecture not in GGUF_ARCHITECTURES:
         near = difflib.get_close_matches(architecture, GGUF_ARCHITECTURES, n=1, cutoff=0.0)[0]
         raise ModelError(f"architecture {architecture!r} is not supported; supported: {', '.join(GGUF_ARCHITECTURES)} (nearest: {near})", path=path)
-    model_type, class_name, _ = GGUF_ARCHITECTURES[architecture]
+    stored_as = GGUF_ARCHITECTURES[architecture]
     settings = _Settings(metadata, architecture, path)
-    config: dict[str, Any] = {"model_type": model_type, "architectures": [class_name]}
+    config: dict[str, Any] = {"model_type": stored_as.model_type, "architectures": [stored_as.class_name]}
     for key, name in _SETTINGS.items():
         config[name] = settings.number(key, float if "epsilon" in key else int)
     heads = config["num_attention_heads"]
@@ -93,15 +124,44 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[in
     config["attention_bias"] = "blk.0.attn_q.bias" in tensors
     config["hidden_act"] = "silu"
     window = settings.number("attention.sliding_window", int, 0)
-    if window:
-        config["sliding_window"] = window
-        config["use_sliding_window"] = True
-    config["rope_theta"] = settings.number("rope.freq_base", float, 10000.0)
+    config["sliding_window"], config["use_sliding_window"] = window or None, bool(window)
+    config["rope_theta"] = settings.number("rope.freq_base", float, 1e6 if architecture == "gemma3" else 10000.0)
+    if architecture in ("gemma2", "gemma3"):
+        config.update(_gemma(settings, config))
+    if architecture == "granite":
+        config.update(_granite(settings, config))
     scaling = _rope_scaling(settings, config, rope_factors)
     if scaling is not None:
         config["rope_scaling"] = scaling
     config.update(_token_ids(metadata, config["vocab_size"]))
     return config
+
+
+def _gemma(settings: _Settings, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What files leave to the reader: period of the full layers, base of the sliding ones, and the scale of the scores, which is
+    that of the head size but for the 27B models (46 layers in Gemma 2, 62 in Gemma 3).
+    """
+    third = settings.architecture == "gemma3"
+    wide = config["num_hidden_layers"] == (62 if third else 46)
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": config["hidden_size"] // config["num_attention_heads"] if wide else config["head_dim"],
+        "sliding_window": config["sliding_window"] or 4096,
+        "sliding_window_pattern": settings.number("attention.sliding_window_pattern", int, 6 if third else 2),
+        "rope_local_base_freq": settings.number("rope.freq_base_swa", float, 10000.0),
+        "attn_logit_softcapping": settings.number("attn_logit_softcapping", float, 0.0 if third else 50.0) or None,
+        "final_logit_softcapping": settings.number("final_logit_softcapping", float, 0.0 if third else 30.0) or None,
+    }
+
+
+def _granite(settings: _Settings, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Factors under their own names; without one of the scores they are scaled by the head size."""
+    return {
+        "embedding_multiplier": settings.number("embedding_scale", float, 1.0),
+        "attention_multiplier": settings.number("attention.scale", float, 0.0) or config["head_dim"] ** -0.5,
+        "residual_multiplier": settings.number("residual_scale", float, 1.0),
+        "logits_scaling": settings.number("logit_scale", float, 1.0),
+    }
 
 
 def _rope_scaling(settings: _Settings, config: dict[str, Any], factors: np.ndarray | None) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from llmx.weights.mapped import MappedFile
 from llmx.weights.quant import quant_key
 from llmx.weights.transforms import fit
 
-__all__ = ["SafetensorsFile", "SafetensorsSource", "SafetensorsTensor", "checkpoint_files"]
+__all__ = ["SafetensorsFile", "SafetensorsSource", "SafetensorsTensor", "checkpoint_files", "index_placement"]
 
 _MAX_HEADER = 100_000_000  # bytes, the format's own limit
 # dtype of the format -> (name here, bits per element); names outside BLOCK_BYTES are known but cannot be used as weights
@@ -204,7 +204,8 @@ def checkpoint_files(directory: str) -> tuple[list[str], dict[str, str]]:
     raise ModelError("holds no *.safetensors file", path=directory)
 
 
-def _files_of_index(folder: Path, index: Path) -> tuple[list[str], dict[str, str]]:
+def index_placement(index: Path) -> dict[str, str]:
+    """Tensor -> name of the file beside the index that holds it. Raises ModelError for an index that is none or that names other places."""
     try:
         table = json.loads(index.read_bytes())["weight_map"]
         placed = {str(name): table[name] for name in table}
@@ -213,9 +214,14 @@ def _files_of_index(folder: Path, index: Path) -> tuple[list[str], dict[str, str
     for name, shard in placed.items():
         if not isinstance(shard, str) or Path(shard).name != shard or shard in ("", ".", ".."):
             raise ModelError(f"places tensor {name!r} in {shard!r}: only a file name in the same directory is allowed", path=str(index))
-    shards = sorted(set(placed.values()))
-    if not shards:
+    if not placed:
         raise ModelError("its weight_map is empty", path=str(index))
+    return placed
+
+
+def _files_of_index(folder: Path, index: Path) -> tuple[list[str], dict[str, str]]:
+    placed = index_placement(index)
+    shards = sorted(set(placed.values()))
     for shard in shards:
         if not (folder / shard).is_file():
             raise ModelError(f"this shard is missing: {index.name} names {len(shards)} files; download it again", path=str(folder / shard))

@@ -1,7 +1,8 @@
 """Where a model is: the source that a user names -> an open checkpoint. No network.
 
-A source is an embedded name (a model file that an installed package carries), a .gguf file, or a directory with config.json and
-safetensors files or with exactly one GGUF model.
+A source is an embedded name (a model file that an installed package carries), a .gguf file, a directory with config.json and
+safetensors files or with exactly one GGUF model, or a model of the Hugging Face hub (org/name, org/name@revision, org/name:QUANT)
+that was fetched before. What exists as a path is never looked up on the hub.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any
 
 from llmx.errors import ModelError
 from llmx.weights.gguf_source import GgufSource, split_paths
+from llmx.weights.hub_name import HubName, parse_hub_name
 from llmx.weights.json_file import read_json_object
 from llmx.weights.safetensors import SafetensorsSource
 
-__all__ = ["EMBEDDED", "Checkpoint", "Embedded", "locate", "open_checkpoint"]
+__all__ = ["EMBEDDED", "Checkpoint", "Embedded", "find_cached", "hub_name", "locate", "open_checkpoint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,21 @@ class Checkpoint:
     gguf_metadata: Mapping[str, Any] | None = None
 
 
-def locate(source: str) -> str:
-    """Path of the .gguf file or of the directory that `source` means. Raises ModelError saying what was tried."""
+def hub_name(source: str, revision: str | None = None) -> HubName | None:
+    """The hub model that `source` means, or None: an embedded name, an existing path and what cannot be a hub name are none.
+
+    Raises ConfigError for a revision that is given twice or is none.
+    """
+    if source.lower() in EMBEDDED or Path(source).expanduser().exists():
+        return None
+    return parse_hub_name(source, revision)
+
+
+def locate(source: str, *, revision: str | None = None, download_dir: str | None = None) -> str:
+    """Path of the .gguf file or of the directory that `source` means. Raises ModelError saying what was tried.
+
+    revision, download_dir: of a hub model; by default main, and huggingface_hub's cache.
+    """
     embedded = EMBEDDED.get(source.lower())
     path = Path(source).expanduser()
     if embedded is not None and not path.exists():
@@ -66,19 +81,23 @@ def locate(source: str) -> str:
         raise ModelError("not a model: a .gguf file or a directory with config.json is needed", path=str(path))
     if path.is_dir():
         return str(path) if (path / "config.json").is_file() else _only_gguf(path)
-    near = difflib.get_close_matches(source.lower(), EMBEDDED, n=3)
-    siblings = sorted(str(entry) for entry in path.parent.glob("*.gguf")) if path.parent.is_dir() and path.suffix == ".gguf" else []
-    near += difflib.get_close_matches(str(path), siblings, n=3)
-    hint = f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
-    raise ModelError(
-        f"no model {source!r}: tried the embedded names ({', '.join(EMBEDDED)}), the file and the directory {path.absolute()}{hint}."
-        " Models are not downloaded: give a .gguf file or a directory with config.json and safetensors"
-    )
+    name = hub_name(source, revision)
+    if name is not None:
+        return find_cached(name, download_dir)
+    raise ModelError(_nothing_there(source, path))
 
 
-def open_checkpoint(source: str) -> Checkpoint:
+def find_cached(name: HubName, download_dir: str | None = None, *, tokenizer: bool = False) -> str:
+    """Path of a hub model (tokenizer: of its tokenizer at least) that was fetched before. Raises ModelError saying how to fetch it."""
+    from llmx.weights.hub import Hub  # only for those who name a hub model: other starts are 20 ms faster without
+    from llmx.weights.hub_cache import HubCache
+
+    return Hub(HubCache(download_dir)).find(name, tokenizer=tokenizer)
+
+
+def open_checkpoint(source: str, *, revision: str | None = None, download_dir: str | None = None) -> Checkpoint:
     """The open checkpoint of `source`: headers read, tensors mapped. Raises ModelError naming file and reason."""
-    path = locate(source)
+    path = locate(source, revision=revision, download_dir=download_dir)
     if Path(path).is_file():
         gguf = GgufSource(path)
         embedded = EMBEDDED.get(source.lower())
@@ -88,6 +107,17 @@ def open_checkpoint(source: str) -> Checkpoint:
     generation_file = Path(path) / "generation_config.json"
     generation = read_json_object(generation_file) if generation_file.is_file() else {}
     return Checkpoint(path, config, SafetensorsSource(path), generation)
+
+
+def _nothing_there(source: str, path: Path) -> str:
+    near = difflib.get_close_matches(source.lower(), EMBEDDED, n=3)
+    siblings = sorted(str(entry) for entry in path.parent.glob("*.gguf")) if path.parent.is_dir() and path.suffix == ".gguf" else []
+    near += difflib.get_close_matches(str(path), siblings, n=3)
+    hint = f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+    return (
+        f"no model {source!r}: tried the embedded names ({', '.join(EMBEDDED)}), the file and the directory {path.absolute()}{hint}."
+        " Give a .gguf file, a directory with config.json and safetensors, or a model of the Hugging Face hub as org/name or org/name:QUANT"
+    )
 
 
 def _embedded_path(name: str, embedded: Embedded) -> str:

@@ -34,7 +34,10 @@ __all__ = [
 ]
 
 ISA_NAMES = ("portable", "avx2", "avx512")  # csrc/isa.h
-WEIGHT_TYPES = {"f32": 0, "f16": 1, "bf16": 2, "q4_0": 3, "q4_1": 4, "q8_0": 5}  # csrc/linear.h
+WEIGHT_TYPES = {
+    **{"f32": 0, "f16": 1, "bf16": 2, "q4_0": 3, "q4_1": 4, "q8_0": 5, "q5_0": 6, "q5_1": 7},
+    **{"q2_K": 8, "q3_K": 9, "q4_K": 10, "q5_K": 11, "q6_K": 12},
+}  # csrc/linear.h
 _VERSION = 1
 
 

@@ -40,7 +40,7 @@ _ATTENTION = (
     ("attention", "attention:attention", "attention"),
 )
 _OPS = (
-    ("embed", "basic:embed", "linear"),
+    ("embed", "basic:embed", "embed"),
     ("pos_embed", "basic:pos_embed", "linear"),
     ("norm", "basic:norm", "dense"),
     ("act", "basic:act", "act"),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from llmx.platform.plan import OpSpec
-from llmx.program.attrs import ActAttrs, AttentionAttrs, QkvAttrs, RopeSpec
+from llmx.program.attrs import ActAttrs, AttentionAttrs, EmbedAttrs, QkvAttrs, RopeSpec
 from llmx_cpu.native import WEIGHT_TYPES
 
-__all__ = ["act", "attention", "dense", "fused", "kv", "linear", "qkv", "rope"]
+__all__ = ["act", "attention", "dense", "embed", "fused", "kv", "linear", "qkv", "rope"]
 
 _MAX_HEAD_DIM = 1024  # csrc/attention_plan.h
 _DENSE = ("f32", "f16", "bf16")
@@ -20,6 +20,12 @@ def linear(spec: OpSpec) -> str | None:
     if spec.cols % 32 and any(q not in _DENSE for q in spec.quants):
         return f"{spec.cols} input columns are not a multiple of 32"
     return None
+
+
+def embed(spec: OpSpec) -> str | None:
+    """Tables that hold every id."""
+    attrs: EmbedAttrs = spec.attrs
+    return linear(spec) if attrs.outside is None else f"ids past the table's end (outside={attrs.outside}) are not implemented"
 
 
 def dense(spec: OpSpec) -> str | None:

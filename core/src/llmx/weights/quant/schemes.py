@@ -7,7 +7,7 @@ import numpy as np
 from llmx.errors import ModelError
 from llmx.program.ops import QuantKey
 from llmx.weights.host_tensor import BLOCK_BYTES, HostTensor
-from llmx.weights.quant import dense, gguf_blocks
+from llmx.weights.quant import dense, gguf_blocks, gguf_k_blocks
 
 __all__ = ["dequantize", "quant_key", "quantize"]
 
@@ -16,18 +16,17 @@ def quant_key(dtype: str) -> QuantKey:
     """How a HostTensor of this dtype is stored. Raises ModelError for a dtype that is no weight format."""
     if dtype in dense.DENSE:
         return QuantKey("dense", (("data", dtype, 1),))
-    try:
-        return gguf_blocks.BLOCK_KEYS[dtype]
-    except KeyError:
-        known = ", ".join((*dense.DENSE, *gguf_blocks.BLOCK_KEYS))
-        raise ModelError(f"{dtype!r} is no weight format; supported: {known}") from None
+    blocks = {**gguf_blocks.BLOCK_KEYS, **gguf_k_blocks.K_KEYS}
+    if dtype not in blocks:
+        raise ModelError(f"{dtype!r} is no weight format; supported: {', '.join((*dense.DENSE, *blocks))}")
+    return blocks[dtype]
 
 
 def dequantize(tensor: HostTensor) -> np.ndarray:
     """float32 array of the tensor's shape: the meaning of its bytes. Raises ModelError for a dtype that is no weight format."""
     quant_key(tensor.dtype)
-    decode = dense.dequantize if tensor.dtype in dense.DENSE else gguf_blocks.dequantize
-    return decode(tensor.dtype, tensor.data).reshape(tensor.shape)
+    family = dense if tensor.dtype in dense.DENSE else gguf_k_blocks if tensor.dtype in gguf_k_blocks.K_KEYS else gguf_blocks
+    return family.dequantize(tensor.dtype, tensor.data).reshape(tensor.shape)
 
 
 def quantize(values: np.ndarray, dtype: str) -> HostTensor:

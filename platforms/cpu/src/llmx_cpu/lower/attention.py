@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from llmx.errors import ProgramError
 from llmx.program.attrs import AttnSpec, QkvSpec, RopeSpec
 from llmx.program.ops import Op, Value
+from llmx.program.positions import alibi_slopes, position_scales, rope_table
 from llmx_cpu.lower.basic import NORMS
 from llmx_cpu.lower.builder import TapeBuilder, row_width, rows_symbol
-from llmx_cpu.rope import position_scales, rope_table
 
 __all__ = ["attention", "kv_write", "position_scale", "qkv_prep", "rope"]
 
@@ -101,11 +99,3 @@ def attention(b: TapeBuilder, op: Op) -> None:
         "attention", "T", row_width(op.outs[0]), [b.read(q)], [b.define(op.outs[0])],
         i=[b.states[op.states[0]], s.q_heads, s.window or 0], f=[s.scale, s.soft_cap or 0.0], w=[sinks, alibi],
     )  # fmt: skip
-
-
-def alibi_slopes(heads: int) -> np.ndarray:
-    """f32 [heads]: the geometric slopes of ALiBi; heads that are no power of two take every other slope of the next one."""
-    power = 1 << (heads.bit_length() - 1)
-    first = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
-    rest = [2.0 ** (-4.0 * (i + 1) / power) for i in range(0, 2 * (heads - power), 2)]
-    return np.array(first + rest, dtype=np.float32)

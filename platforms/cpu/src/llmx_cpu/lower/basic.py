@@ -125,8 +125,14 @@ def rows(b: TapeBuilder, op: Op) -> None:
     b.emit("rows", "R", row_width(x), [b.read(x)], [b.define(op.outs[0])])
 
 
+def _few(op: Op, pieces: int) -> None:
+    if pieces > MAX_PIECES:
+        raise ProgramError(f"{op.kind} in {op.region}: {pieces} pieces; the native executor takes up to {MAX_PIECES}: do it in several ops")
+
+
 def split(b: TapeBuilder, op: Op) -> None:
     """Pieces of the last axis."""
+    _few(op, len(op.outs))
     x = _x(op)
     mult, width = _mult(x)
     b.emit("split", rows_symbol(x), width, [b.read(x)], [b.define(v) for v in op.outs], mult, i=list(op.attrs.sizes))
@@ -134,6 +140,7 @@ def split(b: TapeBuilder, op: Op) -> None:
 
 def concat(b: TapeBuilder, op: Op) -> None:
     """Values joined along the last axis."""
+    _few(op, len(op.ins))
     x = _x(op)
     mult, _ = _mult(x)
     sizes = [size(v.shape[-1]) for v in op.ins if v is not None]

@@ -1,4 +1,4 @@
-"""Tables of rotary position embedding, computed in float64 and handed to the kernels as float32.
+"""Tables of what depends on a position alone: rotary embedding, position scales, alibi. Computed in float64, given as float32.
 
 The scalings follow Hugging Face transformers (modeling_rope_utils.py). dynamic and longrope depend on the length of the
 sequence: the engine's max_model_len stands for it, so that a row never depends on its neighbours.
@@ -13,7 +13,7 @@ import numpy as np
 
 from llmx.program.attrs import RopeSpec
 
-__all__ = ["inverse_frequencies", "position_scales", "rope_table"]
+__all__ = ["alibi_slopes", "inverse_frequencies", "position_scales", "rope_table", "section_rows"]
 
 
 def rope_table(spec: RopeSpec, positions: int) -> np.ndarray:
@@ -29,9 +29,29 @@ def position_scales(scale: float, floor: float, positions: int) -> np.ndarray:
     return (1.0 + scale * np.log1p(steps)).astype(np.float32)
 
 
+def alibi_slopes(heads: int) -> np.ndarray:
+    """f32 [heads]: the geometric slopes of ALiBi; heads that are no power of two take every other slope of the next one."""
+    power = 1 << (heads.bit_length() - 1)
+    first = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
+    rest = [2.0 ** (-4.0 * (i + 1) / power) for i in range(0, 2 * (heads - power), 2)]
+    return np.array(first + rest, dtype=np.float32)
+
+
+def section_rows(spec: RopeSpec) -> np.ndarray:
+    """i64 [rotary_dim / 2]: which row of positions [sections, T] turns each frequency of a spec with mrope_sections."""
+    sections = np.array(spec.mrope_sections)
+    if not spec.mrope_interleaved:
+        return np.repeat(np.arange(len(sections)), sections)
+    index = np.arange(sections.sum())
+    row = index % len(sections)  # dealt in turn until a section has its share; what is left over is the first one's
+    return np.where(index < len(sections) * sections[row], row, 0)
+
+
 def inverse_frequencies(spec: RopeSpec, length: int) -> tuple[np.ndarray, float]:
     """f64 [rotary_dim / 2] and the factor of cosines and sines. length: tokens of the longest sequence."""
     params: dict[str, Any] = dict(spec.params)
+    if spec.axial:
+        return np.concatenate([np.float64(spec.theta) ** -(np.arange(n, dtype=np.float64) / n) for n in spec.mrope_sections]), 1.0
     exponents = np.arange(0, spec.rotary_dim, 2, dtype=np.float64) / spec.rotary_dim
     if spec.scaling == "dynamic":
         trained = params["original_max_position_embeddings"]

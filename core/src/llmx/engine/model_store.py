@@ -1,0 +1,228 @@
+"""Models of the hub, for front ends: fetch, list, show, remove. Only `pull_model` and `fetch_model` may use the network."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from llmx.config import EngineConfig, ModelConfig
+from llmx.errors import ConfigError, ModelError
+from llmx.weights.gguf import GgufFile
+from llmx.weights.gguf_source import split_paths
+from llmx.weights.hub import Hub, OnTransfer, Transfer, file_size
+from llmx.weights.hub_cache import CachedModel, HubCache, Removal
+from llmx.weights.hub_name import HubName, quant_label
+from llmx.weights.json_file import read_json_object
+from llmx.weights.safetensors import SafetensorsFile, checkpoint_files
+from llmx.weights.sources import EMBEDDED, hub_name, locate
+
+__all__ = [
+    "CachedModel",
+    "ModelCard",
+    "OnTransfer",
+    "Removal",
+    "Transfer",
+    "TransferLine",
+    "embedded_models",
+    "fetch_model",
+    "file_size",
+    "list_models",
+    "plan_removal",
+    "pull_model",
+    "remove_model",
+    "show_model",
+]
+
+_LARGE = 10_000_000  # bytes of a file from which on its tenths are told
+_CARD_BYTES = 1 << 20  # of a model card, whose head names the licence
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What `llmx show` tells. quantization: storage of most of the weights; None: the files do not say. problem: why the headers cannot be read."""
+
+    name: str
+    path: str
+    commit: str | None
+    architecture: str | None
+    quantization: str | None
+    context_length: int | None
+    license: str | None
+    size: int
+    files: tuple[tuple[str, int], ...]
+    problem: str | None = None
+
+
+def fetch_model(config: EngineConfig, on_transfer: OnTransfer | None = None) -> EngineConfig:
+    """Fetch the hub model that `config` names where it is not here yet, its tokenizer's too; the configuration without the token, which is spent.
+
+    No connection is made when everything is here. Raises ModelError.
+    """
+    model = config.model
+    name = hub_name(model.source, model.revision)
+    if name is not None:
+        _hub(model).ensure(name, on_transfer)
+    tokenizer = None if model.tokenizer is None else hub_name(model.tokenizer)
+    if tokenizer is not None:
+        _hub(model).ensure(tokenizer, on_transfer, tokenizer=True)
+    return replace(config, model=replace(model, hf_token=None))
+
+
+def pull_model(config: ModelConfig, on_transfer: OnTransfer | None = None) -> CachedModel:
+    """Fetch the newest state of a hub model. Raises ModelError."""
+    name = _named(config)
+    path = _hub(config).fetch(name, on_transfer)
+    return next(model for model in _cache(config).models() if model.path == path)
+
+
+def list_models(config: ModelConfig) -> list[CachedModel]:
+    """The complete models in the cache."""
+    return _cache(config).models()
+
+
+def embedded_models() -> list[tuple[str, str, int]]:
+    """(name, path, bytes) of the models that installed packages carry."""
+    found = []
+    for name in EMBEDDED:
+        try:
+            path = locate(name)
+        except ModelError:
+            continue  # its package is not installed
+        found.append((name, path, Path(path).stat().st_size))
+    return found
+
+
+def show_model(config: ModelConfig) -> ModelCard:
+    """A model's card, from its files. Raises ModelError when it is not on this machine."""
+    path = Path(locate(config.source, revision=config.revision, download_dir=config.download_dir))
+    name = hub_name(config.source, config.revision)
+    cached = next((model for model in _cache(config).models() if model.path == str(path)), None) if name else None
+    if cached is not None:
+        files = cached.files
+    elif path.is_file():
+        files = tuple((Path(part).name, Path(part).stat().st_size) for part in split_paths(str(path)))
+    else:
+        files = tuple((part.name, part.stat().st_size) for part in sorted(path.iterdir()) if part.is_file())
+    read: Callable[[Path], dict[str, Any]] = _read_gguf if path.is_file() else _read_directory
+    try:
+        facts: dict[str, Any] = {"problem": None, **read(path)}
+    except ModelError as error:
+        facts = {"architecture": None, "quantization": quant_label(path.name) if path.is_file() else None, "context_length": None, "problem": str(error)}
+    folder = _cache(config).snapshot(name.repo, cached.commit) if name and cached else path if path.is_dir() else path.parent
+    facts["license"] = facts.get("license") or _license_of(folder / "README.md")
+    size = sum(size for _, size in files)
+    return ModelCard(str(name or config.source), str(path), cached.commit if cached else None, size=size, files=files, **facts)
+
+
+def plan_removal(config: ModelConfig) -> Removal:
+    """What `remove_model` would delete. Raises ModelError when the model is not in the cache."""
+    name = _named(config)
+    asked = "@" in config.source or config.revision is not None
+    return _cache(config).removal(name, every_revision=not asked)
+
+
+def remove_model(config: ModelConfig, removal: Removal) -> None:
+    """Delete what was planned. Raises ModelError for what the system refuses."""
+    _cache(config).remove(removal)
+
+
+class TransferLine:
+    """Progress of a download as text: one line that changes on a terminal; elsewhere a line per file and per tenth of a large one."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._terminal = stream, stream.isatty()
+        self._said: dict[str, int] = {}
+
+    def __enter__(self) -> TransferLine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._said and self._terminal:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+    def show(self, transfer: Transfer) -> None:
+        """Say how far it is, where that is news."""
+        tenths = 10 * transfer.done // transfer.size if transfer.size else 10
+        total = f"{file_size(transfer.total_done)} of {file_size(transfer.total_size)}"
+        if self._terminal:
+            self._stream.write(f"\r\x1b[Kfetching {transfer.file}: {total}")
+        elif tenths > self._said.get(transfer.file, -1) and (tenths == 10 or transfer.size >= _LARGE):
+            again = f", goes on from {file_size(transfer.resumed)}" if transfer.resumed and transfer.file not in self._said else ""
+            self._stream.write(f"fetching {transfer.file}: {file_size(transfer.done)} of {file_size(transfer.size)}, {total} in all{again}\n")
+        self._said[transfer.file] = tenths
+        self._stream.flush()
+
+
+def _named(config: ModelConfig) -> HubName:
+    name = hub_name(config.source, config.revision)
+    if name is None:
+        what = "comes with a package" if config.source.lower() in EMBEDDED else "is a path" if Path(config.source).expanduser().exists() else "is none"
+        raise ConfigError(f"a model of the hub is needed, org/name, org/name@revision or org/name:QUANT; {config.source!r} {what}", field="model")
+    return name
+
+
+def _cache(config: ModelConfig) -> HubCache:
+    return HubCache(config.download_dir)
+
+
+def _hub(config: ModelConfig) -> Hub:
+    return Hub(_cache(config), config.hf_token, config.offline)
+
+
+def _read_gguf(path: Path) -> dict[str, Any]:
+    files = [GgufFile(part) for part in split_paths(str(path))]
+    metadata = files[0].metadata
+    architecture = str(metadata.get("general.architecture", ""))
+    context = metadata.get(f"{architecture}.context_length")
+    stored: Counter[str] = Counter()
+    for file in files:
+        for tensor in file.tensors.values():
+            stored[tensor.dtype] += tensor.nbytes
+    return {
+        "architecture": architecture or None,
+        "quantization": _storage(stored),
+        "context_length": int(context) if isinstance(context, int) else None,
+        "license": metadata.get("general.license"),
+    }
+
+
+def _read_directory(path: Path) -> dict[str, Any]:
+    config = read_json_object(path / "config.json")
+    stored: Counter[str] = Counter()
+    for part in checkpoint_files(str(path))[0]:
+        for tensor in SafetensorsFile(part).tensors.values():
+            stored[tensor.dtype] += tensor.nbytes
+    method = config.get("quantization_config")
+    named = method.get("quant_method") if isinstance(method, dict) else None
+    context = config.get("max_position_embeddings")
+    architectures = config.get("architectures")
+    return {
+        "architecture": str(architectures[0]) if isinstance(architectures, list) and architectures else config.get("model_type"),
+        "quantization": f"{named} ({_storage(stored)})" if named else _storage(stored),
+        "context_length": context if isinstance(context, int) else None,
+    }
+
+
+def _storage(stored: Counter[str]) -> str | None:
+    return stored.most_common(1)[0][0] if stored else None
+
+
+def _license_of(card: Path) -> str | None:
+    """The licence that the head of a model card names."""
+    if not card.is_file() or card.stat().st_size > _CARD_BYTES:
+        return None
+    import yaml  # 20 ms that only `llmx show` pays
+
+    head = re.match(r"---\s*\n(.*?)\n---", card.read_text(encoding="utf-8", errors="replace"), re.DOTALL)
+    try:
+        table = yaml.safe_load(head[1]) if head else None
+    except yaml.YAMLError:
+        return None
+    if not isinstance(table, dict) or not isinstance(table.get("license"), str):
+        return None
+    return str(table.get("license_name") or table["license"]) if table["license"] == "other" else str(table["license"])

@@ -1,0 +1,241 @@
+"""TorchExecutor: the Executor protocol over Programs interpreted op by op. Read top to bottom: load, pages, then one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import torch
+
+from llmx.batch import Step, StepOutput
+from llmx.config import EngineConfig
+from llmx.errors import PlatformError, ProgramError
+from llmx.executor.base import Control, Late, Limits, Progress, Reply, Ticket
+from llmx.executor.bundle import ModelBundle
+from llmx.executor.torch.device import open_device
+from llmx.executor.torch.interpreter import BoundOps, BoundProgram, as_index, kinds_using, positions_input
+from llmx.executor.torch.kernel import ABI, Kernel, Spec
+from llmx.executor.torch.pages import Pages, group_needs
+from llmx.executor.torch.rows import RequestRows, Rows
+from llmx.executor.torch.sampling import Drawing
+from llmx.executor.torch.slots import Slots
+from llmx.executor.torch.weights import Weights, WeightStore, weight_refs
+from llmx.hooks.loader import load_target
+from llmx.hooks.types import DeviceCaps
+from llmx.kv.spec import GroupNeed, KVPlan
+from llmx.platform.kernels import op_spec
+from llmx.platform.plan import KernelChoice, Plan
+
+__all__ = ["HEAD_ROWS", "TorchExecutor"]
+
+HEAD_ROWS = 64  # logits exist for this many rows at a time
+STEP_TOKENS = 512  # token rows of a step unless the configuration says otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """A kernel with its weights, from load until its op is bound."""
+
+    choice: KernelChoice
+    kernel: Kernel
+    spec: Spec
+    weights: Any
+    states: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Flight:
+    """The step in flight: its rows and values, and what is not computed yet."""
+
+    step: Step
+    requests: tuple[RequestRows, ...]
+    rows: Rows
+    values: dict[int, torch.Tensor]
+    forward_ns: int
+    out: StepOutput | None = None
+
+
+class TorchExecutor:
+    """Runs a Model's main Program on one torch device. Built without weights; `load` packs them, `kv_allocate` binds the ops."""
+
+    def __init__(self, config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle, device: str) -> None:
+        full = config.model.dtype == "float32"
+        self._page_type = {"auto": "f32" if full else "bf16", "float32": "f32", "bfloat16": "bf16"}[config.cache.kv_dtype]
+        self._bundle, self._device = bundle, open_device(device)
+        self._packed: list[_Packed] = []
+        self._bound: BoundProgram | None = None
+        self._pages: Pages | None = None
+        self._slots: Slots | None = None
+        self._flight: _Flight | None = None
+        self._stats: dict[str, Any] = {"device": device}
+        self.limits = Limits(
+            max_tokens=config.scheduler.max_num_batched_tokens or STEP_TOKENS,
+            max_requests=config.scheduler.max_num_seqs,
+            max_inflight=1,
+            abis=frozenset({ABI}),
+            features=frozenset({"late_mask", "host_logits"}),
+        )
+
+    # -- start ---------------------------------------------------------------------------------------------------------
+
+    def load(self, plan: Plan, progress: Progress) -> None:
+        """Pack the weights for the kernels that the plan chose. Raises ModelError, ProgramError, PlatformError."""
+        programs = self._bundle.model.programs
+        if "main" not in programs or len(programs) > 1:
+            raise ProgramError(f"model {self._bundle.name!r} has the programs {', '.join(programs)}; the torch executor runs 'main', and only it")
+        main, facts = programs["main"], dict(plan.facts)
+        if "logits" not in main.outputs() or "head" not in main.inputs:
+            have = f"inputs {', '.join(main.inputs)}, results {', '.join(main.outputs()) or 'none'}"
+            raise ProgramError(f"model {self._bundle.name!r} must give 'logits' for the rows in 'head'; it has {have}")
+        store, uses = WeightStore(self._bundle.weights, self._device, self._bundle.max_model_len), kinds_using(main.ops)
+        choices, scratch = [choice for choice in plan.kernels if choice.program == "main"], 0
+        for done, choice in enumerate(choices):
+            ops = main.ops[choice.first : choice.first + len(choice.resolution.kinds)]
+            specs = tuple(op_spec(op, kv_dtype=self._page_type, dtype=facts.get("dtype", "f32")) for op in ops)
+            spec: Spec = specs if len(specs) > 1 else specs[0]
+            target = load_target(choice.resolution.target)
+            kernel: Kernel = target() if isinstance(target, type) else target
+            refs = weight_refs(ops)
+            used = tuple(dict.fromkeys(kind for ref in refs.values() for kind in uses[ref.name, ref.transforms]))
+            states = tuple(dict.fromkeys(name for op in ops for name in op.states))
+            self._packed.append(_Packed(choice, kernel, spec, kernel.pack(Weights(store, refs), spec, used), states))
+            scratch += kernel.workspace(spec, self.limits)
+            progress("weights", (done + 1) / len(choices))
+        self._stats |= {"weight_bytes": store.nbytes, "workspace_bytes": scratch}
+        self._bundle.weights.close()
+
+    def kv_needs(self) -> list[GroupNeed]:
+        """One need per distinct KVSpec, in order of first use."""
+        return group_needs(self._bundle.model, self._page_type)
+
+    def kv_allocate(self, plan: KVPlan) -> None:
+        """Zeroed pages; then every op is bound to its States."""
+        self._pages, self._slots = Pages(plan, self._device), Slots(plan)
+        main, states = self._bundle.model.programs["main"], self._pages.states
+        bound = []
+        for one in self._packed:
+            call = one.kernel.bind(one.spec, one.weights, tuple(states[name] for name in one.states))
+            found = one.choice.resolution
+            bound.append(BoundOps.of(main, one.choice.first, len(found.kinds), call, found.provider))
+        self._bound = BoundProgram(main, bound)
+
+    def warm_up(self, progress: Progress) -> None:
+        """Nothing is compiled."""
+        progress("warm up", 1.0)
+
+    # -- one step ------------------------------------------------------------------------------------------------------
+
+    def submit(self, step: Step) -> Ticket:
+        """Run the step; of a late one everything before its head rows."""
+        slots, pages = self._ready()
+        if self._flight is not None:
+            raise PlatformError(f"step {step.seq} was submitted before step {self._flight.step.seq} was collected: the torch executor takes one at a time")
+        if step.encode or step.draft_k:
+            raise PlatformError(f"step {step.seq} asks for encoders or device drafts: the torch executor has none of them")
+        if step.num_tokens > self.limits.max_tokens:
+            raise PlatformError(f"step {step.seq} brings {step.num_tokens} tokens, the limit is {self.limits.max_tokens}")
+        slots.change(step)
+        pages.run(step.kv_ops, slots.tables)
+        began = perf_counter_ns()
+        requests = slots.requests(step)
+        rows = Rows(requests, self._device, {"T": step.num_tokens, "N": step.num_requests, "R": len(step.head)})
+        self._flight = flight = _Flight(step, requests, rows, self._forward(step, rows, slots), 0)
+        flight.forward_ns = perf_counter_ns() - began
+        if not step.late:
+            self._finish(flight, Late())
+        return Ticket(step.seq, tuple(step.slot.tolist()), flight)
+
+    @torch.inference_mode()
+    def _forward(self, step: Step, rows: Rows, slots: Slots) -> dict[int, torch.Tensor]:
+        """All ops that do not depend on head rows."""
+        if not step.num_tokens:
+            return {}
+        assert self._bound is not None
+        positions = positions_input(self._bundle.model.programs["main"], rows.positions())
+        return self._bound.body(rows, {"ids": as_index(slots.tokens(step, self._bundle.vocab_size), self._device), "positions": positions})
+
+    def release(self, ticket: Ticket, late: Late) -> None:
+        """Sample a late step under its masks; host_logits gets and gives the rows of all samples, in their order."""
+        flight: _Flight = ticket.payload
+        if not flight.step.late or flight.out is not None:
+            raise PlatformError(f"step {ticket.seq} is not late, or was released before")
+        self._finish(flight, late)
+
+    @torch.inference_mode()
+    def _finish(self, flight: _Flight, late: Late) -> None:
+        """Head, sampling and logprobs, in blocks of head rows."""
+        slots, _ = self._ready()
+        assert self._bound is not None
+        began, step = perf_counter_ns(), flight.step
+        drawing = Drawing(step, flight.requests, slots, late)
+        blocks = [(first, step.head[first : first + HEAD_ROWS]) for first in range(0, len(step.head), HEAD_ROWS)]
+        processed = self._host_logits(flight, blocks, drawing.host_rows(), late)
+        wanted = sorted({name for want in step.want if want is not None for name in want.hidden})
+        hidden: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
+        for first, head in blocks:
+            results = self._bound.head(flight.rows, flight.values, as_index(head, self._device))
+            drawing.block(first, _host(results["logits"]), processed)
+            for name in hidden.keys() & results.keys():
+                hidden[name].append(_host(results[name]))
+        for name, tensor in self._bound.results(flight.values).items():
+            if name in hidden:
+                hidden[name] = [_host(tensor)]
+        flight.out, flight.values = drawing.out, {}
+        flight.out.hidden = {name: _whole(name, parts) for name, parts in hidden.items()}
+        flight.out.kv_done = np.empty(0, np.int32)
+        flight.out.t_us = (flight.forward_ns // 1000, (perf_counter_ns() - began) // 1000, 0)
+
+    def _host_logits(self, flight: _Flight, blocks: list[tuple[int, np.ndarray]], rows: np.ndarray, late: Late) -> np.ndarray | None:
+        """What the host's processors make of the sample rows [rows, V]; the one place where all of them exist at once."""
+        if late.host_logits is None or not len(rows):
+            return None
+        assert self._bound is not None
+        logits = [_host(self._bound.head(flight.rows, flight.values, as_index(head, self._device))["logits"]) for _, head in blocks]
+        return np.asarray(late.host_logits(np.concatenate(logits)[rows]), dtype=np.float32)
+
+    def collect(self, ticket: Ticket) -> StepOutput:
+        """The result of the outstanding step."""
+        flight = self._flight
+        if flight is None or flight is not ticket.payload:
+            raise PlatformError(f"step {ticket.seq} is not the one in flight")
+        if flight.out is None:
+            raise PlatformError(f"step {ticket.seq} is late and was not released")
+        self._flight = None
+        return flight.out
+
+    # -- between steps -------------------------------------------------------------------------------------------------
+
+    def control(self, cmd: Control) -> Reply:
+        """`stats` answers; anything else is refused by name."""
+        if cmd.kind != "stats":
+            return Reply(False, error=f"the torch executor does not know the control {cmd.kind!r}")
+        return Reply(True, {**self._stats, "slots": len(self._slots.used) if self._slots else 0})
+
+    def check_slots(self, expected: dict[int, list[int]]) -> None:
+        """Raise AssertionError unless exactly these slots are in use with these tokens first (tests)."""
+        slots, _ = self._ready()
+        actual = {slot: kept.history[: len(expected.get(slot, kept.history))] for slot, kept in slots.used.items()}
+        assert actual == expected, f"slots differ: executor {actual}, scheduler {expected}"
+
+    def close(self) -> None:
+        """Forget weights, pages and slots. Idempotent."""
+        self._packed, self._bound, self._pages, self._slots, self._flight = [], None, None, None, None
+
+    def _ready(self) -> tuple[Slots, Pages]:
+        if self._slots is None or self._pages is None:
+            raise PlatformError("the torch executor has no pages: load and kv_allocate come first, and it must not be closed")
+        return self._slots, self._pages
+
+
+def _host(tensor: torch.Tensor) -> np.ndarray:
+    """float32 in host memory."""
+    array: np.ndarray = tensor.float().cpu().numpy()
+    return array
+
+
+def _whole(name: str, parts: list[np.ndarray]) -> np.ndarray:
+    if not parts:
+        raise PlatformError(f"a sample wants the hidden result {name!r}, which the Program does not have")
+    return np.concatenate(parts)

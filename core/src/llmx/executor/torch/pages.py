@@ -1,0 +1,122 @@
+"""Pages: KV memory as torch tensors. A page of a State is [block tokens, ...] of each tensor it keeps; a recurrent State's is one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+
+from llmx.batch import KvOp
+from llmx.errors import PlatformError, ProgramError
+from llmx.executor.torch.rows import RequestRows, Rows
+from llmx.kv.spec import BLOCK_TOKENS, GroupNeed, KVPlan, KVSpec
+from llmx.program.ops import Model, State
+
+__all__ = ["PAGE_TYPES", "Pages", "StatePages", "group_needs"]
+
+PAGE_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+def _shapes(spec: KVSpec) -> tuple[tuple[int, ...], ...]:
+    """What is kept per token (per request for kind "state"): one shape per tensor."""
+    if spec.kind == "state":
+        return spec.state
+    if spec.kind == "latent":
+        return ((spec.kv_heads * spec.head_dim,),)
+    if spec.kind in ("full", "sliding", "chunked"):
+        return ((spec.kv_heads, spec.head_dim), (spec.kv_heads, spec.v_head_dim))
+    raise ProgramError(f"the torch executor has no pages of kind {spec.kind!r}; it has full, sliding, chunked, latent and state")
+
+
+def group_needs(model: Model, page_type: str) -> list[GroupNeed]:
+    """One need per distinct KVSpec, in order of first use. Recurrent States are float32 whatever the pages are."""
+    groups: dict[KVSpec, list[State]] = {}
+    for state in model.states.values():
+        groups.setdefault(state.spec, []).append(state)
+    needs = []
+    for spec, states in groups.items():
+        tokens, dtype = (1, "f32") if spec.kind == "state" else (BLOCK_TOKENS, page_type)
+        size = sum(map(prod, _shapes(spec))) * PAGE_TYPES[dtype].itemsize * tokens * len(states)
+        needs.append(GroupNeed(spec, tuple(s.name for s in states), tokens, size, dtype, layer_major=True))
+    return needs
+
+
+@dataclass(frozen=True, slots=True)
+class StatePages:
+    """The pages of one State. tensors: [blocks, block tokens, ...] each; [blocks, ...] for a recurrent State."""
+
+    name: str
+    spec: KVSpec
+    group: int
+    block_tokens: int
+    tensors: tuple[torch.Tensor, ...]
+
+    def write(self, rows: Rows, *values: torch.Tensor) -> None:
+        """Store the rows of every request at their positions; one value [T, ...] per tensor of a page."""
+        if self.group not in rows.places:
+            rows.places[self.group] = self._places(rows)
+        block, offset = rows.places[self.group]
+        for tensor, value in zip(self.tensors, values, strict=True):
+            tensor[block, offset] = value.reshape(-1, *tensor.shape[2:]).to(tensor.dtype)
+
+    def _places(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        """Block id and place inside the block of every row."""
+        blocks, offsets = [], []
+        for one in rows.requests:
+            positions = np.arange(one.start, one.end)
+            blocks.append(_given(self.name, one, one.tables[self.group][positions // self.block_tokens]))
+            offsets.append(positions % self.block_tokens)
+        return tuple(torch.from_numpy(np.concatenate(part).astype(np.int64)).to(rows.device) for part in (blocks, offsets))  # type: ignore[return-value]
+
+    def read(self, one: RequestRows) -> tuple[int, tuple[torch.Tensor, ...]]:
+        """(position of the first token, float32 [tokens, ...] of each tensor) of all that the request's rows may see."""
+        seen = max(one.start - self.spec.window + 1, 0) if self.spec.kind == "sliding" and self.spec.window else 0
+        first = seen // self.block_tokens
+        ids = _given(self.name, one, one.tables[self.group][first : -(-one.end // self.block_tokens)])
+        index = torch.from_numpy(ids.astype(np.int64)).to(self.tensors[0].device)
+        begin, count = first * self.block_tokens, one.end - first * self.block_tokens
+        return begin, tuple(t[index].flatten(0, 1)[:count].float() for t in self.tensors)
+
+    def place(self, one: RequestRows, index: int = 0) -> int:
+        """Block id of a recurrent State's place: index 0 the accepted one, 1.. after so many drafts."""
+        return int(_given(self.name, one, one.tables[self.group][index : index + 1])[0])
+
+
+def _given(name: str, one: RequestRows, ids: np.ndarray) -> np.ndarray:
+    """The same ids. Raises PlatformError for a block that the request was never given."""
+    if (ids <= 0).any():
+        raise PlatformError(f"state {name!r}: slot {one.slot} reads or writes a block that it was not given (blocks {ids.tolist()})")
+    return ids
+
+
+class Pages:
+    """The pages of all groups, and the operations of a step on them."""
+
+    def __init__(self, plan: KVPlan, device: torch.device) -> None:
+        self.states: dict[str, StatePages] = {}
+        self._groups: list[list[StatePages]] = []
+        self._blocks = [group.num_blocks for group in plan.groups]
+        for index, group in enumerate(plan.groups):
+            spec, tokens, dtype = group.need.spec, group.need.block_tokens, PAGE_TYPES[group.need.dtype]
+            lead = (group.num_blocks,) if spec.kind == "state" else (group.num_blocks, tokens)
+            made = [
+                StatePages(name, spec, index, tokens, tuple(torch.zeros((*lead, *shape), dtype=dtype, device=device) for shape in _shapes(spec)))
+                for name in group.need.states
+            ]
+            self._groups.append(made)
+            self.states.update({one.name: one for one in made})
+
+    def run(self, ops: np.ndarray, tables: list[np.ndarray]) -> None:
+        """Carry out kv_ops in order. tables: per group the block tables [slots, blocks]. Raises PlatformError for a transfer."""
+        for op, group, src, dst in ops.tolist():
+            if op in (KvOp.LOAD, KvOp.STORE):
+                raise PlatformError(f"the torch executor has no transfer store: {KvOp(op).name} of group {group}")
+            if op == KvOp.STATE_COMMIT:  # src: which of the places 0..k is accepted, dst: the slot
+                src, dst = int(tables[group][dst, src]), int(tables[group][dst, 0])
+            blocks = self._blocks[group]
+            if not 0 < dst < blocks or not 0 <= src < blocks:
+                raise PlatformError(f"{KvOp(op).name} of group {group} names block {src} or {dst}; there are 1..{blocks - 1}, and block 0 is never written")
+            for tensor in (t for state in self._groups[group] for t in state.tensors):
+                tensor[dst] = 0 if op == KvOp.ZERO else tensor[src]

@@ -1,0 +1,1 @@
+"""Every model family against transformers."""
