@@ -40,11 +40,11 @@ def llmx(folder: Path) -> None:
     print(f"{len(ids)} prompts of {min(map(len, ids))} to {max(map(len, ids))} tokens; model {path}")
     for name, options in MODES.items():
         executor = native_executor(load_model(ModelConfig(dtype=options.get("dtype", "auto"))).bundle, config_for(**options))  # type: ignore[arg-type]
-        _save(folder / f"{name}.npy", (_native_logits(executor, tokens, seq) for seq, tokens in enumerate(ids)), sum(map(len, ids)))
+        _save(folder / f"{name}.npy", (native_logits(executor, tokens, seq) for seq, tokens in enumerate(ids)), sum(map(len, ids)))
         executor.close()
 
 
-def _native_logits(executor: Any, tokens: list[int], seq: int) -> np.ndarray:
+def native_logits(executor: Any, tokens: list[int], seq: int) -> np.ndarray:
     """One prompt in one step, each token but the first as a draft, so that every row is a sample row whose logits are handed out."""
     from llmx.executor import Joined, Late, SamplingRow, Step
 
@@ -114,14 +114,15 @@ def _per_prompt(reference: np.ndarray, other: np.ndarray, lengths: list[int]) ->
     """Sums over each prompt's rows: KL(reference, other) in nats, and rows whose most likely tokens are the same."""
     kl, same, at = np.zeros(len(lengths)), np.zeros(len(lengths)), 0
     for i, n in enumerate(lengths):
-        p, q = _log_softmax(reference[at : at + n]), _log_softmax(other[at : at + n])
+        p, q = log_softmax(reference[at : at + n]), log_softmax(other[at : at + n])
         kl[i] = (np.exp(p) * (p - q)).sum()
         same[i] = (p.argmax(axis=1) == q.argmax(axis=1)).sum()
         at += n
     return kl, same
 
 
-def _log_softmax(logits: np.ndarray) -> np.ndarray:
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Over the last of two axes, in float64."""
     shifted = logits.astype(np.float64)
     shifted -= shifted.max(axis=1, keepdims=True)
     values: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

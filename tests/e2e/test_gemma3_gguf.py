@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.quality import _native_logits
+from benchmarks.quality import log_softmax, native_logits
 from tests.cpu.native_model import config_for, native_executor
 
 from llmx.config import ModelConfig
@@ -104,17 +104,22 @@ def test_logits_and_greedy_tokens_equal_transformers(path: Path) -> None:
             want.append(model(whole).logits[0].numpy())
         ids.append(whole[0].tolist())
     del model
-    for mode, kv, limit in (("float32", "float32", 2e-4), ("auto", "auto", 0.25)):
+    for mode, kv in (("float32", "float32"), ("auto", "auto")):
         bundle = load_model(ModelConfig(source=str(path), max_model_len=256, dtype=mode)).bundle
         executor = native_executor(bundle, config_for(dtype=mode, kv=kv), blocks=64)
+        kls = []
         for seq, (tokens, logits) in enumerate(zip(ids, want, strict=True)):
-            got = _native_logits(executor, tokens, seq)
-            assert np.abs(got - logits).max() < limit * logits.std(), mode
+            got = native_logits(executor, tokens, seq)
+            p, q = log_softmax(logits), log_softmax(got)
+            kls.append((np.exp(p) * (p - q)).sum(axis=1))
             first, second = np.sort(logits, axis=1)[:, :-3:-1].T
-            clear = first - second > 2 * limit * logits.std()
-            assert clear.sum() > len(tokens) / 8
-            assert (got.argmax(axis=1) == logits.argmax(axis=1))[clear].all(), mode
+            same = got.argmax(axis=1) == logits.argmax(axis=1)
             if mode == "float32":
+                assert np.abs(got - logits).max() < 2e-4 * logits.std()
                 start = len(tokens) - 24
                 assert got[start - 1 : -1].argmax(axis=1).tolist() == tokens[start:]
+            else:
+                assert same[first - second > 1.0].all() and same.mean() > 0.85
+        print(mode, "mean KL", np.concatenate(kls).mean(), "largest", np.concatenate(kls).max())
+        assert np.concatenate(kls).mean() < (1e-6 if mode == "float32" else 0.01)
         executor.close()

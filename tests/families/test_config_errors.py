@@ -75,6 +75,8 @@ def test_gemma3_as_its_first_files_write_rope() -> None:
     model = build_alone(written)
     assert model == build_alone({**filled, "architectures": None})
     ropes = [op.attrs.spec.rope for op in model.programs["main"].ops if op.kind == "qkv_prep"]
+    entries = {"sliding_attention": {"rope_type": "default"}, "full_attention": {"rope_type": "linear", "factor": 8.0}}
+    assert build_alone({**written, "rope_scaling": None, "rope_parameters": entries}) == model
     assert [(rope.theta, rope.scaling) for rope in ropes] == [(3e3, "none"), (3e3, "none"), (5e5, "linear")]
 
 

@@ -14,12 +14,13 @@ pytest.importorskip("transformers")
 gguf = pytest.importorskip("gguf")
 
 from llmx.config import ModelConfig  # noqa: E402
+from llmx.errors import ModelError  # noqa: E402
 from llmx.models.gemma import read_gemma  # noqa: E402
 from llmx.models.load import load_model  # noqa: E402
 from llmx.weights.names import GGUF_ARCHITECTURES, config_from_gguf  # noqa: E402
 from llmx.weights.quant import dequantize  # noqa: E402
 from llmx.weights.safetensors import SafetensorsSource  # noqa: E402
-from tests.families.cases import CASES, SHARED, Case  # noqa: E402
+from tests.families.cases import CASES, LONGROPE, SHARED, Case  # noqa: E402
 from tests.families.checkpoint import PROMPT, write_checkpoint  # noqa: E402
 from tests.families.page import LIMIT  # noqa: E402
 from tests.families.run import in_memory, logits_of  # noqa: E402
@@ -35,7 +36,9 @@ GEMMA3: dict[str, Any] = {
 }  # fmt: skip
 SMALL_HEADS = {"attention.key_length": 16, "attention.value_length": 16}
 GRANITE = {"embedding_scale": 3.0, "attention.scale": 0.4, "residual_scale": 0.6, "logit_scale": 0.7}
-# architecture -> case, changes of its fields (what a file has no place for), settings of the file
+LONG_FACTORS = {"rope_factors_short.weight": LONGROPE["short_factor"], "rope_factors_long.weight": LONGROPE["long_factor"]}
+PHI3 = {**SMALL_HEADS, "block_count": 2, "rope.scaling.original_context_length": 16, "rope.scaling.attn_factor": (1 + np.log(4) / np.log(16)) ** 0.5}
+# architecture[:which] -> case, changes of its fields (what a file has no place for), settings of the file
 FILES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma2": (
         "gemma 2",
@@ -45,6 +48,8 @@ FILES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma3": ("gemma 3", {"query_pre_attn_scalar": 24}, GEMMA3),
     "granite": ("granite 3", {"attention_bias": False, "mlp_bias": False}, {**SMALL_HEADS, **GRANITE, "block_count": 2}),
     "olmo2": ("olmo 2", {}, {**SMALL_HEADS, "block_count": 2}),
+    "phi3": ("phi-3, rope longrope (long)", {}, {**PHI3, "rope.dimension_count": 16}),
+    "phi3:part of the head": ("phi-3", {}, {**SMALL_HEADS, "block_count": 2, "rope.dimension_count": 8, "attention.sliding_window": 12}),
     "smollm3": ("smollm3", {"num_hidden_layers": 5, "no_rope_layer_interval": 4, "use_sliding_window": False}, {**SMALL_HEADS, "block_count": 5}),
     "llama": ("llama 1, 2", {}, {**SMALL_HEADS, "block_count": 2}),
     "mistral": ("mistral", {}, {"attention.sliding_window": 12, "block_count": 2}),
@@ -59,7 +64,7 @@ def write_gguf(checkpoint: Path, path: Path, architecture: str, settings: dict[s
     kind = next((kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture), gguf.MODEL_ARCH.LLAMA)
     names = gguf.get_tensor_name_map(kind, settings["block_count"])
     for key, value in settings.items():
-        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
+        add = writer.add_string if isinstance(value, str) else writer.add_uint32 if isinstance(value, int) else writer.add_float32
         add(f"{architecture}.{key}", value)
     for name in source.names():
         values = dequantize(source.raw(name)).astype(np.float32)
@@ -69,15 +74,22 @@ def write_gguf(checkpoint: Path, path: Path, architecture: str, settings: dict[s
         if architecture in ("llama", "mistral", "granite", "smollm3") and ("q_proj" in name or "k_proj" in name):
             values = values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(values))
+    for name, factors in (LONG_FACTORS if "rope.scaling.attn_factor" in settings else {}).items():
+        writer.add_tensor(name, np.array(factors, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-@pytest.mark.parametrize("architecture", GGUF_ARCHITECTURES)
-def test_a_file_equals_transformers(architecture: str, tmp_path: Path) -> None:
-    name, changes, settings = FILES[architecture]
+def test_every_architecture_has_a_file() -> None:
+    assert {key.partition(":")[0] for key in FILES} == set(GGUF_ARCHITECTURES)
+
+
+@pytest.mark.parametrize("key", FILES)
+def test_a_file_equals_transformers(key: str, tmp_path: Path) -> None:
+    name, changes, settings = FILES[key]
+    architecture = key.partition(":")[0]
     case: Case = next(c for c in CASES if c.name == name)
     want = write_checkpoint(replace(case, fields={**case.fields, **changes}), tmp_path / "hf")
     write_gguf(tmp_path / "hf", tmp_path / "model.gguf", architecture, {**SETTINGS, **settings})
@@ -89,7 +101,7 @@ def test_a_file_equals_transformers(architecture: str, tmp_path: Path) -> None:
 
 def config_of(architecture: str, settings: dict[str, Any]) -> dict[str, Any]:
     metadata = {"general.architecture": architecture, **{f"{architecture}.{key}": value for key, value in settings.items()}}
-    return config_from_gguf(metadata, {"token_embd.weight": (512, 96)}, None, "m.gguf")
+    return config_from_gguf(metadata, {"token_embd.weight": (512, 96)}, {}, "m.gguf")
 
 
 def test_what_a_gemma3_file_leaves_out() -> None:
@@ -113,3 +125,12 @@ def test_what_a_granite_file_leaves_out() -> None:
 def test_scores_are_scaled_by_the_head_size_but_in_the_27b_models(architecture: str, layers: int, scalar: int) -> None:
     config = config_of(architecture, {**SETTINGS, "block_count": layers})
     assert config["query_pre_attn_scalar"] == scalar and read_gemma(config).attn_scale == scalar**-0.5
+
+
+def test_longrope_needs_both_lists_of_the_right_length() -> None:
+    metadata = {"general.architecture": "phi3", **{f"phi3.{key}": value for key, value in {**SETTINGS, **PHI3}.items()}}
+    tensors, eight = {"token_embd.weight": (512, 96)}, np.ones(8, np.float32)
+    with pytest.raises(ModelError, match="m.gguf: tensor 'rope_factors_short.weight' is missing; the file has rope_factors_long.weight"):
+        config_from_gguf(metadata, tensors, {"rope_factors_long.weight": eight}, "m.gguf")
+    with pytest.raises(ModelError, match=r"m.gguf: rope_factors_long.weight has shape \[7\]: 8 positive numbers"):
+        config_from_gguf(metadata, tensors, {"rope_factors_short.weight": eight, "rope_factors_long.weight": eight[:7]}, "m.gguf")

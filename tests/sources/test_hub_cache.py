@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmx.config import ModelConfig
-from llmx.engine.model_store import list_models, plan_removal, remove_model, show_model
+from llmx.engine.model_store import Transfer, TransferLine, list_models, plan_removal, remove_model, show_model
 from llmx.errors import ConfigError, ModelError
 from llmx.weights.hub import Hub
 from llmx.weights.hub_name import HubName
@@ -123,6 +124,21 @@ def test_remove_what_a_broken_download_left(filled: Hub) -> None:
 def test_what_cannot_be_removed(filled: Hub, source: str, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         plan_removal(config(filled, source))
+
+
+def test_the_line_about_a_download() -> None:
+    """A large file is told in tenths, a small one once, and a download that goes on says from where."""
+    stream = io.StringIO()
+    with TransferLine(stream) as line:
+        for done in range(4_000_000, 20_000_001, 500_000):
+            line.show(Transfer("big", done, 20_000_000, 4_000_000, done, 20_000_100))
+        line.show(Transfer("small", 0, 100, 0, 20_000_000, 20_000_100))
+        line.show(Transfer("small", 100, 100, 0, 20_000_100, 20_000_100))
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "fetching big: 4.0 MB of 20.0 MB, 4.0 MB of 20.0 MB in all, goes on from 4.0 MB"
+    assert len(lines) == 10 and lines[-1] == "fetching small: 100 B of 100 B, 20.0 MB of 20.0 MB in all"
+    with TransferLine(None) as line:
+        line.show(Transfer("small", 100, 100, 0, 100, 100))
 
 
 def test_an_empty_cache(hub: Hub) -> None:

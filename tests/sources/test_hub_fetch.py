@@ -69,6 +69,17 @@ def test_sharded(hub: Hub, hub_server: FakeHub) -> None:
         hub.fetch(HubName("org/big"))
 
 
+def test_a_sharded_model_without_all_shards_is_not_there(hub: Hub, hub_server: FakeHub) -> None:
+    hub_server.repos["org/big"], name = Repo(sharded(), corrupt={"model-00002-of-00003.safetensors"}), HubName("org/big", COMMIT)
+    with pytest.raises(ModelError, match="model-00002-of-00003.safetensors of org/big did not arrive"):
+        hub.fetch(name)
+    assert hub.cache.find(name) is None and hub.cache.models() == []
+    with pytest.raises(ModelError, match=r"of its revision 0123456789ab only 5 files are in .*model-00002-of-00003.safetensors: this shard is missing"):
+        replace(hub, offline=True).ensure(name)
+    hub_server.repos["org/big"].corrupt.clear()
+    assert hub.ensure(name)
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_gated(hub: Hub, hub_server: FakeHub, status: int) -> None:
     hub_server.repos["org/plain"].gated = status
@@ -169,9 +180,13 @@ def test_a_file_system_without_links(hub: Hub, monkeypatch: pytest.MonkeyPatch) 
     assert hub.cache.removal(HubName("org/plain"), every_revision=False).size > len(safetensors())
 
 
-def test_no_telemetry(hub: Hub, hub_server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_telemetry(hub: Hub, hub_server: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The library would ask the hub which programs it may report about."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub_server.url)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", hub_server.url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr("huggingface_hub.constants.AGENT_HARNESSES_PATH", str(tmp_path / "none.json"), raising=False)
+    monkeypatch.setattr("huggingface_hub.utils._detect_agent._registry", None, raising=False)
     hub.fetch(PLAIN)
     assert all(path.startswith(("/api/models/org/plain/", "/org/plain/")) for path in hub_server.paths() + hub_server.paths("HEAD"))
 

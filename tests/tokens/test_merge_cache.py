@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.tokens.conftest import Strings
 
 from llmx.resolve import resolve
 from llmx.tokens import merge_cache
@@ -80,13 +81,6 @@ def test_tokenizers_with_and_without_the_file_are_the_same(tmp_path: Path) -> No
         tokenizer = Tokenizer.load(TokenizerSource("tiny.gguf", table, cache_dir=folder))
         ids.append([tokenizer.encode(text) for text in ("abc ab", "bcabca", "a b c")])
     assert ids[0] == ids[1] == ids[2] and list(tmp_path.iterdir())
-
-
-class Strings(list[str]):
-    """An array of strings as a GGUF file gives it."""
-
-    def decode(self) -> list[str]:
-        return list(self)
 
 
 @pytest.mark.parametrize(

@@ -295,6 +295,28 @@ def test_segments_see_each_other_only() -> None:
         np.testing.assert_allclose(got[span], want, atol=1e-5)
 
 
+# -- experts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_ties_between_experts_and_groups_go_to_the_lowest_id(groups: int) -> None:
+    """64 experts of 4 kinds: the choice among equals must be made by id, also where a sort would mix them."""
+    spec = A.MoeSpec(64, 5, "sigmoid", groups, max(1, groups // 2), normalize=False, scale=2.0, ffn=4)
+    model = ModelBuilder(lambda name: F32)
+    b = model.program("main")
+    x = b.input("x", (T, H), "act")
+    w, ids = b.emit("moe_route", x, attrs=A.MoeAttrs(spec), weights={"router": b.tensor("r.weight", 64, H)})
+    b.output("w", w)
+    b.output("ids", ids)
+    router = np.tile(np.random.default_rng(1).normal(size=(4, H)), (16, 1)).astype(np.float32)
+    got = run_program(model.build(), {"r.weight": router}, {"x": values()}, (ROWS,))
+    scores = 1 / (1 + np.exp(-(values().astype(np.float64) @ router[:4].astype(np.float64).T)))
+    best = scores.argmax(-1)
+    allowed = 64 if groups == 1 else 32  # all groups are equal: the first two stay
+    assert got["ids"].tolist() == [[kind + 4 * i for i in range(5)] for kind in best] and got["ids"].max() < allowed
+    np.testing.assert_allclose(got["w"], np.repeat(2 * scores.max(-1)[:, None], 5, 1), atol=1e-5)
+
+
 # -- recurrent ---------------------------------------------------------------------------------------------------------
 
 

@@ -263,6 +263,24 @@ def test_more_head_rows_than_a_block(driver: Driver) -> None:
         np.testing.assert_allclose(scored.prompt_lp[0].lp[at], entry.lp, atol=ATOL)
 
 
+def test_the_checkpoint_is_closed_after_load_and_not_needed_any_more() -> None:
+    bundle, closed = tiny_llama("f32"), []
+    source = bundle.weights
+    assert isinstance(source, MemorySource)
+    source.close = lambda: closed.append(True)  # type: ignore[method-assign]
+    before = torch_executor(bundle)
+    assert closed == [True]
+    driver = Driver(before)  # type: ignore[arg-type]  # any executor
+    driver.join({0: PROMPT, 1: PROMPT})
+    token = int(driver.step({0: PROMPT}).tokens[0, 0])
+    for name, tensor in source.tensors.items():
+        tensor.data.flags.writeable = True
+        tensor.data[:] = 0
+        assert not source.tensors[name].data.any()
+    assert int(driver.step({1: PROMPT}).tokens[0, 0]) == token != 0
+    before.close()
+
+
 def _with_hidden(model: Model) -> Model:
     """The model with the input of its last norm and its head rows as results."""
     from llmx.program.attrs import OutputAttrs
@@ -309,7 +327,7 @@ def test_page_operations() -> None:
     pages = Pages(KVPlan((GroupPlan(need, 5),), 2, 64), torch.device("cpu"))
     one = pages.states[need.states[0]].tensors[0]
     one[2] = 3.0
-    pages.run(np.array([(KvOp.COPY, 0, 2, 4), (KvOp.ZERO, 0, 0, 2)], np.int32), [])
+    pages.run(np.array([(KvOp.COPY, 0, 2, 4), (KvOp.ZERO, 0, 4, 2)], np.int32), [])
     assert one[4].eq(3).all() and not one[2].any() and not pages.states[need.states[1]].tensors[0].any()
     executor.close()
 
@@ -336,6 +354,11 @@ def test_bugs_of_the_caller_are_named(driver: Driver) -> None:
     driver.done[0] = 120  # no block was given that far
     with pytest.raises(PlatformError, match="slot 0 reads or writes a block that it was not given"):
         driver.step({0: [5]})
+    driver.leave(0)
+    driver._run(Step(driver.seq, joined=[Joined(0, np.array(PROMPT, np.int32), 40, SamplingRow())]))
+    driver.done[0] = 0  # the blocks of the slot's former owner are not the new one's
+    with pytest.raises(PlatformError, match="slot 0 reads or writes a block that it was not given"):
+        driver.step({0: PROMPT})
     ticket = executor.submit(Step(driver.seq))
     with pytest.raises(PlatformError, match="one at a time"):
         executor.submit(Step(driver.seq + 1))

@@ -131,22 +131,27 @@ def remove_model(config: ModelConfig, removal: Removal) -> None:
 
 
 class TransferLine:
-    """Progress of a download as text: one line that changes on a terminal; elsewhere a line per file and per tenth of a large one."""
+    """Progress of a download as text: one line that changes on a terminal; elsewhere a line per file and per tenth of a large one.
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._terminal = stream, stream.isatty()
+    stream None: a process without stderr, which is told nothing.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream, self._terminal = stream, stream is not None and stream.isatty()
         self._said: dict[str, int] = {}
 
     def __enter__(self) -> TransferLine:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._said and self._terminal:
+        if self._stream is not None and self._said and self._terminal:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
 
     def show(self, transfer: Transfer) -> None:
         """Say how far it is, where that is news."""
+        if self._stream is None:
+            return
         tenths = 10 * transfer.done // transfer.size if transfer.size else 10
         total = f"{file_size(transfer.total_done)} of {file_size(transfer.total_size)}"
         if self._terminal:

@@ -60,10 +60,10 @@ def _cap(f: Fields, name: str) -> float | None:
 
 def _ropes(config: Mapping[str, Any], head_dim: int) -> tuple[RopeSpec, RopeSpec]:
     """Of sliding and of full layers. Older files write rope_theta and rope_scaling for the full ones and rope_local_base_freq."""
-    if config.get("rope_parameters"):
-        local = rope_spec(config, head_dim, layer_type="sliding_attention", theta=_LOCAL_THETA)
-        return local, rope_spec(config, head_dim, layer_type="full_attention", theta=_GLOBAL_THETA)
     base = Fields(config).number("rope_local_base_freq", _LOCAL_THETA, above=0.0)
+    if config.get("rope_parameters"):
+        local = rope_spec({**config, "rope_theta": None}, head_dim, layer_type="sliding_attention", theta=base)
+        return local, rope_spec(config, head_dim, layer_type="full_attention", theta=_GLOBAL_THETA)
     return rope_spec({"rope_theta": base}, head_dim), rope_spec(config, head_dim, theta=_GLOBAL_THETA)
 
 

@@ -38,4 +38,4 @@ def build_phi3(config: Mapping[str, Any], quant: QuantOf | None = None, layout: 
 
 def phi3_models() -> list[ModelDef]:
     """The definition of the architecture."""
-    return [ModelDef("phi3", ("Phi3ForCausalLM",), ("phi3",), build_phi3, facts_from, (), IGNORED)]
+    return [ModelDef("phi3", ("Phi3ForCausalLM",), ("phi3",), build_phi3, facts_from, ("phi3",), IGNORED)]

@@ -20,7 +20,7 @@ from llmx.weights.transforms import fit
 __all__ = ["GgufSource", "split_paths"]
 
 _SPLIT = re.compile(r"(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf")
-_ROPE_FACTORS = "rope_freqs.weight"  # a setting of the model that is stored as a tensor
+_ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # settings of the model that are stored as tensors
 
 
 def split_paths(path: str) -> list[str]:
@@ -59,8 +59,8 @@ class GgufSource:
                 self._place[canonical] = (file, name)
                 shapes[name] = info.shape
         self._check_shards()
-        factors = self._place.pop(_ROPE_FACTORS, None)
-        self.config = config_from_gguf(self.metadata, shapes, None if factors is None else _values(*factors), path)
+        factors = {name: _values(*self._place.pop(name)) for name in _ROPE_FACTORS if name in self._place}
+        self.config = config_from_gguf(self.metadata, shapes, factors, path)
 
     def _check_shards(self) -> None:
         count = len(self._files)

@@ -45,6 +45,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "gemma3": GgufArchitecture("gemma3_text", "Gemma3ForCausalLM", norms_whole=True, layer_names=_BOTH_SIDES),
     "granite": GgufArchitecture("granite", "GraniteForCausalLM", rope_pairs=True),
     "olmo2": GgufArchitecture("olmo2", "Olmo2ForCausalLM", layer_names=_BOTH_SIDES),
+    "phi3": GgufArchitecture("phi3", "Phi3ForCausalLM", layer_names={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}),
     "smollm3": GgufArchitecture("smollm3", "SmolLM3ForCausalLM", rope_pairs=True),
 }
 
@@ -101,10 +102,11 @@ def norms_are_whole(architecture: str) -> bool:
     return GGUF_ARCHITECTURES[architecture].norms_whole
 
 
-def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], rope_factors: np.ndarray | None, path: str) -> dict[str, Any]:
+def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], rope_factors: Mapping[str, np.ndarray], path: str) -> dict[str, Any]:
     """A config.json-like dict: model_type, architectures, sizes, rope, tied head, special token ids.
 
-    tensors: GGUF names -> shapes. rope_factors: float32 [head_dim / 2] divisors of the rotary frequencies (`rope_freqs.weight`).
+    tensors: GGUF names -> shapes. rope_factors: name -> float32 divisors of the rotary frequencies (`rope_freqs.weight`;
+    `rope_factors_long.weight` and `rope_factors_short.weight`).
     Raises ModelError naming the file for an unknown architecture, a missing or a senseless setting.
     """
     architecture = str(metadata.get("general.architecture"))
@@ -128,6 +130,8 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[in
     config["rope_theta"] = settings.number("rope.freq_base", float, 1e6 if architecture == "gemma3" else 10000.0)
     if architecture in ("gemma2", "gemma3"):
         config.update(_gemma(settings, config))
+    if architecture == "phi3":
+        config["partial_rotary_factor"] = settings.number("rope.dimension_count", int, config["head_dim"]) / config["head_dim"]
     if architecture == "granite":
         config.update(_granite(settings, config))
     scaling = _rope_scaling(settings, config, rope_factors)
@@ -164,21 +168,16 @@ def _granite(settings: _Settings, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _rope_scaling(settings: _Settings, config: dict[str, Any], factors: np.ndarray | None) -> dict[str, Any] | None:
+def _rope_scaling(settings: _Settings, config: dict[str, Any], factors: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
     context = config["max_position_embeddings"]
     original = settings.number("rope.scaling.original_context_length", int, context)
-    if factors is not None:
-        if factors.shape != (config["head_dim"] // 2,) or not (np.isfinite(factors).all() and (factors > 0).all()):
-            raise ModelError(f"rope_freqs.weight has shape {list(factors.shape)}: head_dim / 2 positive numbers are needed", path=settings.path)
-        values = [float(factor) for factor in factors]
+    if factors:
         # divided frequencies without a change of amplitude: longrope with equal factors says exactly that
-        return {
-            "rope_type": "longrope",
-            "short_factor": values,
-            "long_factor": values,
-            "attention_factor": 1.0,
-            "original_max_position_embeddings": original,
-        }
+        both = ("rope_freqs.weight",) * 2 if "rope_freqs.weight" in factors else ("rope_factors_short.weight", "rope_factors_long.weight")
+        short, long = (_divisors(name, factors, int(config["head_dim"] * config.get("partial_rotary_factor", 1.0)) // 2, settings.path) for name in both)
+        amplitude = 1.0 if both[0] == both[1] else settings.number("rope.scaling.attn_factor", float, 0.0)
+        scaling = {"rope_type": "longrope", "short_factor": short, "long_factor": long, "original_max_position_embeddings": original}
+        return {**scaling, "attention_factor": amplitude} if amplitude else scaling
     kind = settings.metadata.get(f"{settings.architecture}.rope.scaling.type", "none")
     old_linear = settings.number("rope.scale_linear", float, 1.0)
     if kind == "none":
@@ -191,6 +190,15 @@ def _rope_scaling(settings: _Settings, config: dict[str, Any], factors: np.ndarr
         attention = settings.number("rope.scaling.attn_factor", float, 1.0)  # multiplies yarn's usual amplitude
         return {**scaling, "attention_factor": attention * (0.1 * math.log(max(factor, 1.0)) + 1.0)} if attention != 1.0 else scaling
     raise ModelError(f"rope scaling {kind!r} is not supported; supported: none, linear, yarn", path=settings.path)
+
+
+def _divisors(name: str, factors: Mapping[str, np.ndarray], count: int, path: str) -> list[float]:
+    values = factors.get(name)
+    if values is None:
+        raise ModelError(f"tensor {name!r} is missing; the file has {', '.join(factors)}", path=path)
+    if values.shape != (count,) or not (np.isfinite(values).all() and (values > 0).all()):
+        raise ModelError(f"{name} has shape {list(values.shape)}: {count} positive numbers, half of the rotary elements, are needed", path=path)
+    return [float(value) for value in values]
 
 
 def _vocab_size(tensors: Mapping[str, tuple[int, ...]], path: str) -> int:

@@ -26,7 +26,8 @@ def dequantize(tensor: HostTensor) -> np.ndarray:
     """float32 array of the tensor's shape: the meaning of its bytes. Raises ModelError for a dtype that is no weight format."""
     quant_key(tensor.dtype)
     family = dense if tensor.dtype in dense.DENSE else gguf_k_blocks if tensor.dtype in gguf_k_blocks.K_KEYS else gguf_blocks
-    return family.dequantize(tensor.dtype, tensor.data).reshape(tensor.shape)
+    values: np.ndarray = family.dequantize(tensor.dtype, tensor.data)
+    return values.reshape(tensor.shape)
 
 
 def quantize(values: np.ndarray, dtype: str) -> HostTensor:

@@ -167,7 +167,7 @@ def visible(s: AttnSpec, one: RequestRows, begin: int, count: int, segments: Ten
     if s.mask == "causal":
         seen = j <= i
     elif s.mask == "prefix":
-        seen = (j <= i) | ((i < one.prompt_len) & (j < one.prompt_len))
+        seen = (j <= i) | (j < one.prompt_len)  # every row sees the whole prompt
     elif s.mask == "block" and segments is not None:
         seen = segments[:, None] == segments[None]
     else:  # bidirectional; a block mask with chunk is cut below
