@@ -148,6 +148,12 @@ static void panel_int(const GemmArgs& args, int64_t panel, int64_t tile, int64_t
     const int block = static_cast<int>(b % Q::kBlocks);
     __m512i w[8];
     unpack_tile<T>(group + Q::kForm.tile_at(block), w);
+    if constexpr (MR >= 6) {  // the next panel's bytes come while this one computes; with fewer rows it costs more than it gives
+      constexpr int kStep = Q::kForm.group() / Q::kBlocks;
+      const uint8_t* next = group + args.weight->panel_bytes + block * kStep;
+#pragma GCC unroll 10
+      for (int i = 0; i < kStep; i += 64) _mm_prefetch(reinterpret_cast<const char*>(next + i), _MM_HINT_T0);
+    }
 #pragma GCC unroll 2
     for (int sub = 0; sub < Q::kSubs; ++sub) {
       const __m512 d = scale_of<T>(group, block, sub, 0).v;

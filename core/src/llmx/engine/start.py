@@ -38,7 +38,7 @@ from llmx.resolve import apply_patches, probe_environment
 __all__ = ["Prepared", "prepare", "start_engine", "value_dtypes"]
 
 _MAX_DEFAULT_KV = 8 << 30  # bytes; a larger cache is taken only when asked for
-_HIDDEN = ("api_keys", "hf_token", "download_dir")  # secrets and paths, which must not stand in a plan
+_HIDDEN = ("api_keys", "hf_token", "download_dir", "cache_dir")  # secrets and paths, which must not stand in a plan
 
 
 @dataclass(frozen=True, slots=True)
