@@ -128,3 +128,16 @@ def test_b096_prompt_logprobs_with_a_warm_cache_and_chunks(real: Api) -> None:
     first, second = (real.complete(prompt, echo=True, logprobs=1, max_tokens=1)["choices"][0]["logprobs"] for _ in range(2))
     assert first == second and None not in first["token_logprobs"][1:]
     real.alive()
+
+
+def test_b093_salts_keep_prefixes_apart(real: Api) -> None:
+    prompt = "Salt and pepper stand on every table of the house by the sea, and nobody knows why. " * 3
+
+    def cached(**fields: Any) -> int:
+        return int(real.complete(prompt, max_tokens=1, **fields)["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert cached(cache_salt="one") == 0
+    assert cached(cache_salt="two") == 0 and cached() == 0
+    assert cached(cache_salt="one") > 0 and cached(cache_salt="two") > 0
+    assert cached(cache_salt="") > 0 and cached(cache_salt=None) > 0  # the same as absent
+    assert real.post("/v1/completions", {"prompt": prompt, "cache_salt": "x" * 129}).status_code == 400

@@ -104,7 +104,7 @@ class FakeEngine:
             raise self.start_error
 
     async def generate(
-        self, prompt: str | list[int], params: SamplingParams, request_id: str, *, priority: int = 0, add_special_tokens: bool = True
+        self, prompt: str | list[int], params: SamplingParams, request_id: str, *, priority: int = 0, add_special_tokens: bool = True, cache_salt: str = ""
     ) -> AsyncGenerator[RequestOutput, None]:
         assert request_id not in self.running, "two running requests share an id"
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt

@@ -141,7 +141,7 @@ async def test_priority_is_taken_where_it_is_heeded() -> None:
         ("tools", [{"type": "function", "function": {"name": "f"}}]), ("tool_choice", "auto"), ("tool_choice", "required"),
         ("tool_choice", {"type": "function", "function": {"name": "f"}}), ("response_format", {"type": "json_object"}),
         ("structured_outputs", {"json": {}}), ("guided_json", {"type": "object"}), ("guided_regex", "a"), ("functions", [{"name": "f"}]),
-        ("modalities", ["text", "audio"]), ("use_beam_search", True), ("store", True), ("cache_salt", "s"), ("bad_words", ["x"]),
+        ("modalities", ["text", "audio"]), ("use_beam_search", True), ("store", True), ("bad_words", ["x"]),
         ("truncate_prompt_tokens", 5), ("chat_template", "{{ x }}"), ("max_new_tokens", 5),
     ],
 )  # fmt: skip

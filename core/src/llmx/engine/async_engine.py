@@ -117,10 +117,18 @@ class AsyncEngine:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     async def generate(
-        self, prompt: str | list[int], params: SamplingParams, request_id: str, *, priority: int = 0, add_special_tokens: bool = True
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        add_special_tokens: bool = True,
+        cache_salt: str = "",
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs as they come, each the state so far with its deltas; the last has finished True.
 
+        cache_salt: prefix-cache entries are shared only between requests with the same one.
         Raises RequestError before the first output, EngineDead when the engine ends first.
         """
         self.check_alive()
@@ -133,7 +141,7 @@ class AsyncEngine:
         if request_id in self._running:
             raise RequestError(f"a request with id {request_id!r} is running already", field="request_id")
         processor = OutputProcessor(request_id, prompt if isinstance(prompt, str) else None, ids, params, self.tokenizer)
-        running = _Running(Add(request_id, ids, params, priority), processor)
+        running = _Running(Add(request_id, ids, params, priority, cache_salt), processor)
         self._running[request_id] = running
         try:
             await self._send(running)

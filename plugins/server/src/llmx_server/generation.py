@@ -28,6 +28,7 @@ class Job:
     token_ids: list[int]
     params: SamplingParams
     request_id: str  # the engine's own id, unique
+    cache_salt: str = ""
 
 
 class Answers:
@@ -68,7 +69,14 @@ class Answers:
 
 
 async def make_job(
-    serving: Serving, prompt: str | list[int], params: SamplingParams, *, index: int = 0, add_special_tokens: bool, max_tokens_given: bool
+    serving: Serving,
+    prompt: str | list[int],
+    params: SamplingParams,
+    *,
+    index: int = 0,
+    add_special_tokens: bool,
+    max_tokens_given: bool,
+    cache_salt: str = "",
 ) -> Job:
     """A Job that the engine can take. Raises RequestError for an empty or over-long prompt or a token id out of range."""
     vocab_size = serving.engine.info.vocab_size
@@ -83,7 +91,7 @@ async def make_job(
     if not token_ids:
         raise RequestError("the prompt is empty: it must have at least one token", field="prompt")
     fitted = fit(params, len(token_ids), serving.engine.info.max_model_len, max_tokens_given=max_tokens_given)
-    return Job(index, text, token_ids, fitted, f"req-{uuid.uuid4().hex}")
+    return Job(index, text, token_ids, fitted, f"req-{uuid.uuid4().hex}", cache_salt)
 
 
 def fit(params: SamplingParams, num_prompt_tokens: int, max_model_len: int, *, max_tokens_given: bool) -> SamplingParams:
@@ -158,7 +166,7 @@ async def _run(serving: Serving, job: Job) -> AsyncGenerator[RequestOutput, None
     watch = serving.metrics.stopwatch()
     reason = "abort"
     try:
-        generated = serving.engine.generate(job.token_ids, job.params, job.request_id, priority=job.params.priority)
+        generated = serving.engine.generate(job.token_ids, job.params, job.request_id, priority=job.params.priority, cache_salt=job.cache_salt)
         async with aclosing(generated) as outputs:  # closing it aborts the request
             async for output in outputs:
                 if output.finished:

@@ -45,7 +45,6 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "truncate_prompt_tokens": (),
     "prompt_embeds": (),
-    "cache_salt": (),
     "logprob_token_ids": ([],),
     "logits_processors": ([],),
     "thinking_token_budget": (),

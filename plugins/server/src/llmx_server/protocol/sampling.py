@@ -16,6 +16,7 @@ __all__ = ["MAX_LOGPROBS", "MAX_STOPS", "SamplingFields", "within_logprob_limit"
 
 MAX_LOGPROBS = 20  # OpenAI's limit for top_logprobs
 MAX_STOPS = 4  # OpenAI's limit for stop
+MAX_SALT = 128
 
 _TOKEN_ID = re.compile(r"[0-9]{1,18}")
 _SAME_NAME = (
@@ -64,6 +65,7 @@ class SamplingFields(BaseModel):
     logit_bias: dict[str, float] | None = None
     prompt_logprobs: int | None = None
     priority: int | None = None
+    cache_salt: str | None = None
     stream: bool = False
     stream_options: dict[str, Any] | None = None
 
@@ -90,6 +92,13 @@ class SamplingFields(BaseModel):
         )
         params.check_vocabulary(vocab_size)
         return params
+
+    def salt(self) -> str:
+        """What keeps this request's prefix-cache entries apart from others', "" for none. Raises RequestError when it is too long."""
+        salt = self.cache_salt or ""
+        if len(salt) > MAX_SALT:
+            raise RequestError(f"cache_salt has {len(salt)} characters: at most {MAX_SALT} are allowed", field="cache_salt")
+        return salt
 
     def include_usage(self) -> bool:
         """Whether a stream ends with a usage chunk. Raises RequestError for stream options that make no sense."""

@@ -51,7 +51,7 @@ async def _job(serving: Serving, body: ChatRequest) -> Job:
     params = body.params(serving.engine.info.vocab_size, serving.engine.sampling_defaults)
     serving.check_priority(params.priority)
     prompt = serving.render(body.template_arguments())
-    return await make_job(serving, prompt, params, add_special_tokens=body.add_special_tokens, max_tokens_given=True)
+    return await make_job(serving, prompt, params, add_special_tokens=body.add_special_tokens, max_tokens_given=True, cache_salt=body.salt())
 
 
 async def _events(serving: Serving, body: ChatRequest, job: Job, frames: Frames, with_usage: bool) -> AsyncGenerator[bytes, None]:

@@ -48,8 +48,9 @@ async def _jobs(serving: Serving, body: CompletionRequest) -> list[Job]:
     """All prompts, each checked, before the first runs."""
     params = body.params(serving.engine.info.vocab_size, serving.engine.sampling_defaults)
     serving.check_priority(params.priority)
+    special, given, salt = body.add_special_tokens, body.max_tokens is not None, body.salt()
     return [
-        await make_job(serving, prompt, params, index=index, add_special_tokens=body.add_special_tokens, max_tokens_given=body.max_tokens is not None)
+        await make_job(serving, prompt, params, index=index, add_special_tokens=special, max_tokens_given=given, cache_salt=salt)
         for index, prompt in enumerate(body.prompts())
     ]
 
