@@ -161,6 +161,17 @@ def test_an_engine_that_dies_again_and_again_stays_down() -> None:
     run(test)
 
 
+def test_signals_to_the_group_leave_the_engine_to_its_parent() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        task = asyncio.create_task(collect(engine, "running", params=SamplingParams(temperature=0, max_tokens=300, ignore_eos=True)))
+        await asyncio.sleep(0.1)
+        for group_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(engine._child.process.pid, group_signal)
+        assert (await task)[1] == "length"
+
+    run(test)
+
+
 def test_drain_waits_and_refuses_new_requests() -> None:
     async def test(engine: AsyncEngine) -> None:
         task = asyncio.create_task(collect(engine, "running", params=SamplingParams(temperature=0, max_tokens=300, ignore_eos=True)))

@@ -126,6 +126,17 @@ def test_bad_input_is_refused_by_name(llm: LLM) -> None:
     assert not llm._engine.has_work
 
 
+def test_a_cache_larger_than_the_memory_is_refused() -> None:
+    with pytest.raises(ConfigError, match="MiB of memory are free: lower --kv-cache-memory-bytes"):
+        LLM(platform="cpu", kv_cache_memory_bytes="90T")
+    with pytest.raises(ConfigError, match="--device is 'gpu0'"):
+        LLM(platform="cpu", device="gpu0")
+    with pytest.raises(PlatformError, match="--disable-kernel nosuch"):
+        LLM(platform="cpu", disable_kernel=["nosuch"])
+    with pytest.raises(PlatformError, match="no op kind 'foo'"):
+        LLM(platform="cpu", kernel=["foo=bar"])
+
+
 def test_bad_options_stop_the_start() -> None:
     with pytest.raises(ConfigError, match="did you mean 'max_model_len'"):
         LLM(max_model_length=5)

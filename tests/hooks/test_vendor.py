@@ -27,7 +27,7 @@ def test_platform_executor_caps_and_defaults_reach_the_run(tmp_path: Path, monke
         assert (llm.info.platform, llm.info.device) == ("acme", "acme1")  # llmx_platform_info, llmx_device_caps
         assert (llm.info.max_num_seqs, llm.info.max_num_batched_tokens) == (3, 48)  # llmx_config_defaults
         assert any("three lanes" in change for change in llm.info.changes)
-        assert any("the cube rounds" in change for change in llm.info.changes)  # llmx_config_check, a warning
+        assert llm.info.warnings == ["the cube rounds"]  # llmx_config_check, a warning
         outputs = llm.generate(["a b c d"] * 5, PARAMS)
         assert [len(output.outputs[0].token_ids) for output in outputs] == [3] * 5
         assert type(llm._engine.executor).__name__ == "AcmeExecutor" and llm._engine.executor.steps > 3  # llmx_executor

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmx.options import OPTIONS
 from llmx_cli.options import Settings, with_settings
 from llmx_cli.pull import showing_transfer
 
@@ -48,7 +49,7 @@ def serve(settings: Settings) -> None:
 
     def on_ready(url: str) -> None:
         _show_progress("", 0.0)
-        typer.echo(_summary(engine.info, changes, url, guarded=bool(config.server.api_keys)))
+        typer.echo(_summary(engine.info, changes, url, guarded=bool(config.server.api_keys), chats=engine.chat_template.available))
 
     try:
         asyncio.run(serve_http(engine, config, sock=sock, on_ready=on_ready, on_progress=_show_progress))
@@ -67,9 +68,10 @@ def _show_progress(what: str, fraction: float) -> None:
         sys.stderr.flush()
 
 
-def _summary(info: EngineInfo, changes: list[Change], url: str, *, guarded: bool) -> str:
+def _summary(info: EngineInfo, changes: list[Change], url: str, *, guarded: bool, chats: bool) -> str:
     """What a user wants to know when the server is ready; ends with a command to try."""
-    body = json.dumps({"messages": [{"role": "user", "content": "Hello"}]})
+    path, body = ("chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}) if chats else ("completions", {"prompt": "Hello"})
+    flags = {option.path: option.flag for option in OPTIONS}
     key = " -H 'Authorization: Bearer YOUR_KEY'" if guarded else ""
     size = f"{info.kv_bytes / _MIB:.0f} MiB {info.kv_dtype}, {info.kv_tokens} tokens"
     lines = [
@@ -77,10 +79,10 @@ def _summary(info: EngineInfo, changes: list[Change], url: str, *, guarded: bool
         ("platform", f"{info.platform} on {info.device}, {info.threads} thread{'s' if info.threads != 1 else ''}: {info.platform_why}"),
         *(("", other) for other in info.other_platforms),
         ("kv cache", f"{size}: {info.max_full_requests} requests of full length fit, {info.max_num_seqs} run at once at most"),
-        *(("set", f"{change.path} = {change.value} ({change.source})") for change in changes),
+        *(("set", f"{flags.get(change.path, change.path)} {change.value} ({change.source})") for change in changes),
         *(("set", change) for change in info.changes),
         *(("warning", warning) for warning in info.warnings),
         ("ready", f"{url} (loaded in {info.load_s:.1f} s)"),
-        ("try", f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"),
+        ("try", f"curl {url}/v1/{path}{key} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"),
     ]
     return "\n".join(f"{name:<9} {text}" for name, text in lines)

@@ -75,7 +75,8 @@ class _Channel:
 
 def main(arguments: list[str]) -> int:
     """Run one engine until Shutdown; the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides: a Ctrl-C reaches the whole group
+    for group_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they reach the whole group; the parent drains and says Shutdown
+        signal.signal(group_signal, signal.SIG_IGN)
     channel = _Channel(*arguments)
     try:
         engine = _start(channel)

@@ -63,11 +63,11 @@ def prepare(config: EngineConfig, user_set: Iterable[str] = ()) -> Prepared:
     manager = loader.activate(selection.name, builtin=[CoreModels()])
     _check_variables(manager, selection.name, config)
     caps = check_caps(_required(manager.hook.llmx_device_caps(config=config), selection.name, "llmx_device_caps"), selection.name)
-    config, changes = _platform_config(manager, config, caps, user_set)
+    config, changes, warnings = _platform_config(manager, config, caps, user_set)
     loaded = load_model(config.model, registry_from(manager))
     executor, kernels = _executor(manager, config, caps, selection, loaded)
     plan = _plan(manager, config, caps, selection, loaded, executor, kernels)
-    return Prepared(config, changes, selection, manager, caps, loaded, executor, plan, [*loader.warnings, *loaded.warnings])
+    return Prepared(config, changes, selection, manager, caps, loaded, executor, plan, [*loader.warnings, *warnings, *loaded.warnings])
 
 
 def start_engine(config: EngineConfig, progress: Progress, user_set: Iterable[str] = ()) -> tuple[Engine, EngineInfo]:
@@ -76,7 +76,7 @@ def start_engine(config: EngineConfig, progress: Progress, user_set: Iterable[st
     ready = prepare(config, user_set)
     executor, bundle = ready.executor, ready.loaded.bundle
     executor.load(ready.plan, progress)
-    kv_plan = _size_kv(ready.config, executor, bundle.max_model_len)
+    kv_plan = _size_kv(ready.config, executor, bundle.max_model_len, on_host=ready.caps.has("host.unified"))
     executor.kv_allocate(kv_plan)
     executor.warm_up(progress)
     engine = Engine(ready.config, executor, kv_plan, eos_ids=ready.loaded.summary.eos_ids, vocab_size=bundle.vocab_size, numerics=ready.plan.numerics)
@@ -110,15 +110,19 @@ def _check_variables(manager: pluggy.PluginManager, platform: str, config: Engin
             raise ConfigError(f"environment variable {name} is not known to platform {platform!r}: did you mean {', '.join(near) or 'none'}?", field=name)
 
 
-def _platform_config(manager: pluggy.PluginManager, config: EngineConfig, caps: DeviceCaps, user_set: Iterable[str]) -> tuple[EngineConfig, list[Change]]:
+def _platform_config(
+    manager: pluggy.PluginManager, config: EngineConfig, caps: DeviceCaps, user_set: Iterable[str]
+) -> tuple[EngineConfig, list[Change], list[str]]:
+    """The configuration with the platform's defaults, what they changed, and the platform's warnings."""
+    warnings: list[str] = []
     patches = [patch for patches in manager.hook.llmx_config_defaults(config=config, caps=caps) for patch in patches]
     config, changes = apply_patches(config, patches, user_set)
     issues = [issue for issues in manager.hook.llmx_config_check(config=config, caps=caps) for issue in issues]
     for issue in issues:
         if issue.level == "error":
             raise ConfigError(f"{issue.path}: {issue.why}", field=issue.path)
-        changes.append(Change(issue.path, "(warning)", "platform", issue.why))
-    return config, changes
+        warnings.append(issue.why)
+    return config, changes, warnings
 
 
 def _plan(
@@ -158,16 +162,24 @@ def _distributions() -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found.items()))
 
 
-def _size_kv(config: EngineConfig, executor: Executor, max_model_len: int) -> KVPlan:
+def _size_kv(config: EngineConfig, executor: Executor, max_model_len: int, *, on_host: bool) -> KVPlan:
     needs, limits = executor.kv_needs(), executor.limits
     per_request = sum(blocks_for(need, max_model_len, limits.max_tokens) * need.block_bytes for need in needs)
     kv_bytes = config.cache.kv_bytes
     if kv_bytes is None:
         useful = per_request * limits.max_requests + sum(need.block_bytes for need in needs)
         kv_bytes = min(int(available_bytes() * config.cache.memory_fraction), useful, max(_MAX_DEFAULT_KV, per_request))
-    return plan_kv(
+    plan = plan_kv(
         needs, kv_bytes=kv_bytes, max_requests=limits.max_requests, max_model_len=max_model_len, max_chunk=limits.max_tokens, num_blocks=config.cache.num_blocks
     )
+    free = available_bytes()
+    if on_host and plan.total_bytes > free:
+        raise ConfigError(
+            f"the KV cache would take {plan.total_bytes / 2**20:.0f} MiB, but {free / 2**20:.0f} MiB of memory are free: "
+            "lower --kv-cache-memory-bytes or --num-blocks",
+            field="kv_bytes",
+        )
+    return plan
 
 
 def _info(ready: Prepared, kv_plan: KVPlan, load_s: float) -> EngineInfo:

@@ -56,8 +56,10 @@ class PluginLoader:
     """The plugins of this Python environment, minus those that are denied."""
 
     def __init__(self, found: Iterable[Found], *, allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()) -> None:
+        found = tuple(found)
         self.found = tuple(item for item in found if _allowed(item, allow, deny))
-        self.warnings: list[str] = []
+        unmatched = [name for name in (*allow, *deny) if not any(name in _names(item) for item in found)]
+        self.warnings: list[str] = [f"--allow-plugin or --deny-plugin {name}: no such plugin is installed" for name in unmatched]
         seen: dict[tuple[str, str], Found] = {}
         for item in self.found:
             other = seen.setdefault((item.group, item.name), item)
@@ -155,5 +157,10 @@ def load_target(target: str) -> Any:
 
 
 def _allowed(item: Found, allow: tuple[str, ...], deny: tuple[str, ...]) -> bool:
-    names = {item.name, f"{item.group}:{item.name}", f"{item.group.removeprefix('llmx.')}:{item.name}"}
+    names = _names(item)
     return (not allow or bool(names & set(allow))) and not names & set(deny)
+
+
+def _names(item: Found) -> set[str]:
+    """How the user may name a plugin: NAME, GROUP:NAME, with or without "llmx."."""
+    return {item.name, f"{item.group}:{item.name}", f"{item.group.removeprefix('llmx.')}:{item.name}"}

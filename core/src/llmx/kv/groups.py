@@ -40,10 +40,10 @@ def plan_kv(needs: Sequence[GroupNeed], *, kv_bytes: int, max_requests: int, max
         if group.num_blocks - 1 < wanted:
             per_request = sum(blocks_for(need, max_model_len, max_chunk) * need.block_bytes for need in needs)
             fits = _longest(plan, max_chunk)
+            shorten = f"set --max-model-len to {fits} or less, or " if fits else ""
             raise ConfigError(
                 f"the KV cache holds {group.num_blocks - 1} blocks of {group.need.block_tokens} tokens, but one request of max_model_len = {max_model_len} "
-                f"needs {wanted} ({per_request / 2**20:.0f} MiB for all groups): set --max-model-len to {fits} or less, or give the cache more memory "
-                f"with --kv-cache-memory-bytes",
+                f"needs {wanted} ({per_request / 2**20:.0f} MiB for all groups): {shorten}give the cache more memory with --kv-cache-memory-bytes",
                 field="max_model_len",
             )
     return plan

@@ -134,5 +134,5 @@ def _unknown(what: str, value: str, table: Mapping[str, ModelDef]) -> str:
     near = difflib.get_close_matches(value, table, n=3, cutoff=0.5) or sorted(table)[:5]
     return (
         f"{what} {value!r} is not supported; nearest supported: {', '.join(near) or 'none'}. "
-        "A plugin that brings it (hook llmx_models) can be installed; `llmx explain` lists all"
+        f"All: {', '.join(sorted(table))}. A plugin can bring others (hook llmx_models)"
     )

@@ -56,7 +56,13 @@ class KernelResolver:
                 raise PlatformError(f"provider {impl.provider!r} is registered twice for {'+'.join(impl.kinds)}")
             seen.add((impl.kinds, impl.provider))
             self._by_first.setdefault(impl.kinds[0], []).append(impl)
+        providers = {impl.provider for impls in self._by_first.values() for impl in impls}
+        absent = sorted(self._disabled - providers)
+        if absent:
+            raise PlatformError(f"--disable-kernel {absent[0]}: there is no such provider; known: {', '.join(sorted(providers)) or 'none'}")
         for kind, order in self._orders.items():
+            if kind not in self._by_first:
+                raise PlatformError(f"--kernel {kind}={','.join(order)}: there is no op kind {kind!r}; known: {', '.join(sorted(self._by_first))}")
             known = {impl.provider for impl in self._by_first.get(kind, [])}
             unknown = [provider for provider in order if provider not in known]
             if unknown:

@@ -47,7 +47,8 @@ def select_platform(probes: Sequence[ProbeResult], wanted: str | None) -> Select
 def _named(by_name: dict[str, ProbeResult], wanted: str) -> Selection:
     probe = by_name.get(wanted)
     if probe is None:
-        raise PlatformError(f"platform {wanted!r} is not installed (installed: {', '.join(sorted(by_name)) or 'none'}): pip install llmx-platform-{wanted}")
+        remedy = "pip install llmx-platform-cpu" if wanted == "cpu" else "name one of these, or install the platform's package"
+        raise PlatformError(f"platform {wanted!r} is not installed (installed: {', '.join(sorted(by_name)) or 'none'}): {remedy}")
     if probe.error:
         raise PlatformError(f"the probe of platform {wanted!r} ({probe.dist}) failed:\n{probe.error}")
     if probe.detection is None or not probe.detection.present:

@@ -97,7 +97,12 @@ class NativeExecutor:
             to.max_blocks = -(-plan.max_model_len // BLOCK_TOKENS) + 1
             records += [self._record(spec, index, i * self._layer_bytes(spec)) for i in range(len(states))]
         array = (StateRecord * max(1, len(records)))(*records)
-        call("llmx_engine_kv", self._need_engine(), C.addressof(groups), len(groups), C.addressof(array), len(records))
+        try:
+            call("llmx_engine_kv", self._need_engine(), C.addressof(groups), len(groups), C.addressof(array), len(records))
+        except PlatformError as error:
+            size = f"{plan.total_bytes / 2**20:.0f} MiB"
+            remedy = "lower --kv-cache-memory-bytes, or raise the process's memory limit"
+            raise PlatformError(f"{size} of KV cache cannot be allocated ({error}): {remedy}") from error
 
     def warm_up(self, progress: Progress) -> None:
         """Nothing is compiled; the engine's first measured steps touch the memory."""

@@ -105,14 +105,18 @@ def llmx_device_caps(config: EngineConfig) -> DeviceCaps:
 @hookimpl
 def llmx_config_defaults(config: EngineConfig, caps: DeviceCaps) -> list[ConfigPatch]:
     """Steps as long as the caches make use of."""
-    return [ConfigPatch("scheduler.max_num_batched_tokens", STEP_TOKENS, "longer chunks read no weight less often")]
+    return [ConfigPatch("scheduler.max_num_batched_tokens", STEP_TOKENS, "prompts are computed in chunks of at most this many tokens")]
 
 
 @hookimpl
 def llmx_config_check(config: EngineConfig, caps: DeviceCaps) -> list[ConfigIssue]:
-    """More threads than CPUs slow every step down."""
-    threads, cpus = caps.props["threads"], caps.compute_units
-    return [ConfigIssue("warn", "platform.threads", f"{threads} threads on {cpus} usable CPUs: steps will wait for each other")] if threads > cpus else []
+    """A device that is none, and more threads than CPUs, which slow every step down."""
+    threads, cpus, issues = caps.props["threads"], caps.compute_units, []
+    if config.platform.device not in (None, "cpu"):
+        issues.append(ConfigIssue("error", "platform.device", f"--device is {config.platform.device!r}: the CPU platform has the device 'cpu' alone"))
+    if threads > cpus:
+        issues.append(ConfigIssue("warn", "platform.threads", f"{threads} threads on {cpus} usable CPUs: steps will wait for each other"))
+    return issues
 
 
 @hookimpl
