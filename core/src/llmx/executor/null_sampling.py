@@ -8,6 +8,7 @@ import numpy as np
 
 from llmx.batch import PromptLogprobs, Status, Step, StepOutput, Want
 from llmx.executor.base import Late
+from llmx.executor.drawn import write_drawn
 from llmx.executor.null_pages import history_hash
 from llmx.sample.params_rows import SamplingRow
 from llmx.sample.reference import logprobs, sample
@@ -78,12 +79,7 @@ def _sample_one(model: NullModel, view: SlotView, rows: int, place: tuple[StepOu
         drawn = sample(raw, view.row, np.array(view.history, np.int32), view.prompt_len, mask)
         if drawn.status != Status.OK:
             return
-        if want is not None and out.lp is not None and out.lp_ids is not None and out.rank is not None:
-            entry = logprobs(raw, drawn.token, want.top_logprobs, want.ids)
-            out.lp_ids[index, at, : len(entry.ids)], out.lp[index, at, : len(entry.lp)] = entry.ids, entry.lp
-            out.rank[index, at] = entry.rank
-        out.tokens[index, at] = drawn.token
-        out.count[index] = at + 1
+        write_drawn(out, index, at, drawn.token, raw, want)
         view.history.append(drawn.token)
         if at < len(drafts) and drafts[at] != drawn.token:
             return

@@ -9,6 +9,7 @@ import numpy as np
 
 from llmx.batch import PromptLogprobs, Status, Step, StepOutput, Want
 from llmx.executor.base import Late
+from llmx.executor.drawn import write_drawn
 from llmx.executor.torch.rows import RequestRows
 from llmx.executor.torch.slots import Slot, Slots
 from llmx.sample.reference import logprobs, sample
@@ -65,12 +66,7 @@ class Drawing:
             self._fail(int(self._step.samples[index, 0]), drawn.status)
             return
         want = self._step.want[index] if self._step.want else None
-        if want is not None and out.lp is not None and out.lp_ids is not None and out.rank is not None:
-            entry = logprobs(raw, drawn.token, want.top_logprobs, want.ids)
-            out.lp_ids[index, at, : len(entry.ids)], out.lp[index, at, : len(entry.lp)] = entry.ids, entry.lp
-            out.rank[index, at] = entry.rank
-        out.tokens[index, at] = drawn.token
-        out.count[index] = at + 1
+        write_drawn(out, index, at, drawn.token, raw, want)
         owner.history.append(drawn.token)
         drafts = self._drafts(index)
         self._open[index] = at < len(drafts) and drafts[at] == drawn.token
