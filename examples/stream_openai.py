@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from openai import OpenAI
+from openai import APIConnectionError, OpenAI
 
 
 def main() -> None:
@@ -20,7 +20,10 @@ def main() -> None:
     args = parser.parse_args()
 
     client = OpenAI(base_url=args.url, api_key="unused")
-    model = client.models.list().data[0].id
+    try:
+        model = client.models.list().data[0].id
+    except APIConnectionError:
+        raise SystemExit(f"no server at {args.url}: start one with `make serve`") from None
     stream = client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": args.question}],

@@ -51,6 +51,11 @@ def test_bad_values_name_option_value_and_limit(options: dict[str, object], mess
         resolve(options, environ={})
 
 
+def test_a_bad_variable_is_named_as_the_user_wrote_it() -> None:
+    with pytest.raises(ConfigError, match="LLMX_PORT is 'abc'"):
+        resolve({}, environ={"LLMX_PORT": "abc"})
+
+
 def test_broken_files_are_named(tmp_path: Path) -> None:
     for text, message in (("port: [", "cannot be parsed"), ("- 1\n", "must hold"), ("prot: 1\n", "did you mean 'port'")):
         file = tmp_path / "bad.yaml"

@@ -17,7 +17,7 @@ from llmx_cli.errors import FAILED, report
 
 __all__ = ["app", "run"]
 
-app = typer.Typer(name="llmx", help="Serve and run large language models.", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+app = typer.Typer(name="llmx", help="Serve and run large language models.", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("serve")(serve.serve)
 app.command("chat")(chat.chat)
 app.command("complete")(complete.complete)

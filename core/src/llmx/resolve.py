@@ -42,7 +42,7 @@ def resolve(
             option = table.get(name)
             if option is None:
                 raise ConfigError(_unknown(name, table), field=name)
-            value = _convert(option, raw)
+            value = _convert(option, raw, f"LLMX_{option.name.upper()}" if source == "env" else option.flag)
             config = set_path(config, option.path, value)
             changes[option.path] = Change(option.path, "(hidden)" if option.secret else str(value), source)
     config = set_path(config, "platform.options", platform_options(environ))
@@ -128,7 +128,7 @@ def _unknown(name: str, table: Mapping[str, Option]) -> str:
     return f"unknown option {name!r}" + (f": did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(option.name for option in OPTIONS))}")
 
 
-def _convert(option: Option, raw: Any) -> Any:
+def _convert(option: Option, raw: Any, label: str) -> Any:
     try:
         value = _cast(option, raw)
     except (ValueError, TypeError):
@@ -139,9 +139,9 @@ def _convert(option: Option, raw: Any) -> Any:
             "bytes": "a size such as 4G or 512Mi",
             "tokens": "a number such as 4096 or 8k",
         }
-        raise ConfigError(f"{option.flag} is {raw!r}: it must be {expected.get(option.kind, option.kind)}", field=option.name) from None
+        raise ConfigError(f"{label} is {raw!r}: it must be {expected.get(option.kind, option.kind)}", field=option.name) from None
     if option.choices and value not in option.choices:
-        raise ConfigError(f"{option.flag} is {raw!r}: it must be one of {', '.join(option.choices)}", field=option.name)
+        raise ConfigError(f"{label} is {raw!r}: it must be one of {', '.join(option.choices)}", field=option.name)
     return value
 
 

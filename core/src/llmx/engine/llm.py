@@ -165,6 +165,9 @@ class LLM:
 def _per_prompt(params: SamplingParams | Sequence[SamplingParams], count: int) -> list[SamplingParams]:
     if isinstance(params, SamplingParams):
         return [params] * count
+    wrong = next((one for one in params if not isinstance(one, SamplingParams)), None)
+    if wrong is not None:
+        raise RequestError(f"sampling_params holds a {type(wrong).__name__}: give a SamplingParams, or a list of them", field="sampling_params")
     if len(params) != count:
         raise RequestError(f"{count} prompts but {len(params)} sampling_params: give one, or one per prompt", field="sampling_params")
     return list(params)
