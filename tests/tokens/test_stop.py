@@ -85,3 +85,11 @@ def test_long_stops_cost_no_more_per_character() -> None:
     start = time.perf_counter()
     shown = "".join(checker.feed("aaaa") for _ in range(2_500))
     assert time.perf_counter() - start < 5 and shown == "" and len(checker.held) == 10_000
+
+
+@pytest.mark.parametrize(("stop", "text"), [("aab", "xaaab"), ("abab#", "ababab#"), ("\n\n\n-", "\n\n\n\n-"), ("aabaaab", "aabaabaaab")])
+def test_a_failed_match_falls_back_to_a_shorter_one(stop: str, text: str) -> None:
+    for cut in range(len(text)):
+        checker = StopChecker([stop])
+        shown = checker.feed(text[:cut]) + checker.feed(text[cut:])
+        assert checker.hit is not None and shown == text[: text.index(stop)]
