@@ -218,7 +218,7 @@ class _Writer:
 
 def _logprobs(tokenizer: ByteTokenizer, token: int, num_top: int) -> TokenLogprobs:
     def one(number: int, value: float, rank: int) -> Logprob:
-        return Logprob(number, value, rank, tokenizer.token_text(number), tokenizer.token_bytes(number))
+        return Logprob(value, rank, tokenizer.token_text(number), number, tokenizer.token_bytes(number))
 
     chosen = one(token, -0.5, 1)
     top = [chosen, *(one((token + step) % 256, float("-inf") if step == 3 else -1.0 - step, step + 1) for step in range(1, num_top))]

@@ -6,8 +6,10 @@ and usage past the hit are never shown.
 
 from __future__ import annotations
 
+from time import monotonic, time
+
 from llmx.engine.messages import Abort, SeqOutput
-from llmx.engine.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
+from llmx.engine.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, TokenLogprobs
 from llmx.sampling_params import SamplingParams
 from llmx.tokens.detokenizer import Detokenizer
 from llmx.tokens.stop import StopChecker
@@ -27,7 +29,9 @@ class OutputProcessor:
         self._tokenizer = tokenizer
         self._answers = [_Answer(index, params, tokenizer) for index in range(params.n)]
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None if params.prompt_logprobs is None else [None]
+        self._prompt_top = params.prompt_logprobs or 0
         self._num_cached = 0
+        self._metrics = RequestMetrics(time(), monotonic())
         self.news = False  # something was taken since the last drain
 
     @property
@@ -39,11 +43,12 @@ class OutputProcessor:
         """Take in one answer's news; returns the Abort to send when a stop string ended it here."""
         answer = self._answers[item.index]
         if item.prompt_lp is not None and self._prompt_logprobs is not None and item.index == 0:
-            self._prompt_logprobs += [_token_logprobs(row, self._tokenizer) for row in item.prompt_lp]
+            self._prompt_logprobs += [_token_logprobs(row, self._tokenizer, self._prompt_top) for row in item.prompt_lp]
         self._num_cached = max(self._num_cached, item.num_cached)
         if answer.out.finished:
             return None
         self.news = True
+        self._metrics.note(len(item.tokens))
         if answer.take(item):
             return Abort(self.request_id, item.index, "stop")
         return None
@@ -66,6 +71,7 @@ class OutputProcessor:
             finished=self.finished,
             prompt_logprobs=self._prompt_logprobs,
             num_cached_tokens=min(self._num_cached, len(self._prompt_ids)),
+            metrics=self._metrics,
         )
 
 
@@ -98,7 +104,7 @@ class _Answer:
         out = self.out
         out.token_ids.append(token)
         if out.logprobs is not None and row is not None:
-            out.logprobs.append(_token_logprobs(row, self._tokenizer))
+            out.logprobs.append(_token_logprobs(row, self._tokenizer, self._params.logprobs or 0))
         stop_token_shown = self._params.include_stop_str_in_output or self._params.ignore_eos
         if shown or stop_token_shown:
             delta = self._detokenizer.add(token)
@@ -129,12 +135,13 @@ class _Answer:
         return copy
 
 
-def _token_logprobs(row: _LogprobRow, tokenizer: Tokenizer) -> TokenLogprobs:
-    """Column 0 is the token itself with its rank; columns 1.. are the most likely ones, in order, so their rank is the column."""
+def _token_logprobs(row: _LogprobRow, tokenizer: Tokenizer, top: int) -> TokenLogprobs:
+    """Column 0 is the token itself with its rank; columns 1 to `top` are the most likely ones, in order, so their rank is the column;
+    then come those that were asked for by id."""
     ids, values, rank = row
     entries = [
-        Logprob(token, value, column or rank, tokenizer.token_text(token), tokenizer.token_bytes(token))
+        Logprob(value, (column or rank) if column <= top else None, tokenizer.token_text(token), token, tokenizer.token_bytes(token))
         for column, (token, value) in enumerate(zip(ids, values, strict=True))
         if token >= 0
     ]
-    return TokenLogprobs(entries[0], entries[1:])
+    return TokenLogprobs(entries[0], entries[1 : 1 + top], entries[1 + top :])

@@ -6,31 +6,64 @@ never the start of a stop string); `text_delta` and `new_token_ids` are what thi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Literal
 
-__all__ = ["CompletionOutput", "EngineStats", "FinishReason", "Logprob", "RequestOutput", "TokenLogprobs"]
+__all__ = ["CompletionOutput", "EngineStats", "FinishReason", "Logprob", "RequestMetrics", "RequestOutput", "TokenLogprobs"]
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 @dataclass(slots=True)
 class Logprob:
-    """One candidate token at one place. rank 1 is the most likely."""
+    """One candidate token at one place. rank 1 is the most likely; None where it was not computed."""
 
-    token_id: int
     logprob: float  # natural log of the model's probability, before temperature and penalties
-    rank: int | None
-    text: str  # the token decoded alone; may hold U+FFFD for a part of a character
-    bytes: bytes  # the token's exact bytes
+    rank: int | None = None
+    decoded_token: str | None = None  # the token decoded alone; may hold U+FFFD for a part of a character
+    token_id: int = -1
+    bytes: bytes = b""  # the token's exact bytes
+
+
+class TokenLogprobs(dict[int, Logprob]):
+    """The candidates at one place, by token id: the token that stands there first, then the most likely, then those asked for by id.
+
+    token: the token that stands there. top: the most likely ones in order (the token may be among them).
+    """
+
+    __slots__ = ("token", "top")
+
+    def __init__(self, token: Logprob, top: Iterable[Logprob] = (), asked: Iterable[Logprob] = ()) -> None:
+        super().__init__({token.token_id: token})
+        self.token = token
+        self.top = list(top)
+        for one in (*self.top, *asked):
+            self.setdefault(one.token_id, one)
 
 
 @dataclass(slots=True)
-class TokenLogprobs:
-    """A token and the most likely candidates at its place (the token itself may be among them)."""
+class RequestMetrics:
+    """Times of one request as its caller saw them, in seconds: arrival_time by the wall clock, the others by the monotonic one."""
 
-    token: Logprob
-    top: list[Logprob] = field(default_factory=list)
+    arrival_time: float
+    queued_ts: float
+    first_token_ts: float = 0.0
+    last_token_ts: float = 0.0
+    num_generation_tokens: int = 0
+
+    @property
+    def first_token_latency(self) -> float:
+        """From arrival to the first token; 0 while there is none."""
+        return max(self.first_token_ts - self.queued_ts, 0.0)
+
+    def note(self, num_tokens: int) -> None:
+        """Tokens have come now."""
+        if num_tokens:
+            self.last_token_ts = monotonic()
+            self.first_token_ts = self.first_token_ts or self.last_token_ts
+            self.num_generation_tokens += num_tokens
 
 
 @dataclass(slots=True)
@@ -40,22 +73,23 @@ class CompletionOutput:
     index: int
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] | None = None  # one entry per token of token_ids, when asked for
+    logprobs: list[TokenLogprobs] | None = None  # one entry per token of token_ids, when asked for; a FlatLogprobs with flat_logprobs
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None  # the stop string or stop token id that ended it; None for EOS
     error: str | None = None  # with finish_reason "error"
     text_delta: str = ""
     new_token_ids: list[int] = field(default_factory=list)
-
-    @property
-    def finished(self) -> bool:
-        """True once this answer has ended."""
-        return self.finish_reason is not None
+    lora_request: None = None  # adapters are not supported: always None
 
     @property
     def cumulative_logprob(self) -> float | None:
         """Sum of the logprobs of token_ids, when asked for."""
         return None if self.logprobs is None else sum(entry.token.logprob for entry in self.logprobs)
+
+    @property
+    def finished(self) -> bool:
+        """True once this answer has ended."""
+        return self.finish_reason is not None
 
 
 @dataclass(slots=True)
@@ -69,6 +103,9 @@ class RequestOutput:
     finished: bool = False
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # entry 0 is None: nothing precedes it
     num_cached_tokens: int = 0  # prompt tokens whose KV came from the prefix cache
+    metrics: RequestMetrics | None = None
+    lora_request: None = None  # adapters are not supported: always None
+    kv_transfer_params: None = None  # KV is not transferred between engines: always None
 
 
 @dataclass(slots=True)

@@ -67,11 +67,11 @@ class LegacyLogprobs:
 
 
 def _chat_token(one: Logprob) -> dict[str, Any]:
-    return {"token": one.text, "logprob": _finite(one.logprob), "bytes": list(one.bytes)}
+    return {"token": one.decoded_token, "logprob": _finite(one.logprob), "bytes": list(one.bytes)}
 
 
 def _ranked(one: Logprob) -> dict[str, Any]:
-    return {"logprob": _finite(one.logprob), "rank": one.rank, "decoded_token": one.text}
+    return {"logprob": _finite(one.logprob), "rank": one.rank, "decoded_token": one.decoded_token}
 
 
 def _legacy_name(one: Logprob) -> str:

@@ -123,7 +123,7 @@ class _Shown:
 
     def _prompt_part(self, logprobs: LegacyLogprobs, output: RequestOutput | None) -> dict[str, Any]:
         tokenizer = self._serving.engine.tokenizer
-        tokens = [Logprob(token, 0.0, None, tokenizer.token_text(token), tokenizer.token_bytes(token)) for token in self._job.token_ids]
+        tokens = [Logprob(0.0, None, tokenizer.token_text(token), token, tokenizer.token_bytes(token)) for token in self._job.token_ids]
         return logprobs.add_prompt(tokens, (output and output.prompt_logprobs) or [None] * len(tokens))
 
     def _is_shown(self, token: Logprob) -> bool:
