@@ -59,8 +59,8 @@ class SlotTable:
             allowed = row.allowed_ids
             return SamplingRowC(
                 row.temperature, row.top_p, row.min_p, row.presence_penalty, row.frequency_penalty, row.repetition_penalty, row.top_k, row.min_tokens, row.seed,
-                pointer(row.stop_ids), pointer(row.bias_ids), pointer(row.bias, np.float32), pointer(allowed),
-                len(row.stop_ids), len(row.bias_ids), 0 if allowed is None else len(allowed), 0,
+                pointer(row.stop_ids), pointer(row.bias_ids), pointer(row.bias, np.float32), pointer(allowed), pointer(row.bad_words),
+                len(row.stop_ids), len(row.bias_ids), 0 if allowed is None else len(allowed), len(row.bad_words),
             )  # fmt: skip
 
         ordered = sorted(joined, key=lambda j: j.fork_of >= 0)  # forks last

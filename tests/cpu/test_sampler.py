@@ -122,7 +122,7 @@ def random_logits(rng: np.random.Generator, vocab: int) -> np.ndarray:
 
 def random_row(rng: np.random.Generator, vocab: int) -> SamplingRow:
     """Any combination of options, each one on or off."""
-    on = rng.random(12) < 0.4
+    on = rng.random(13) < 0.4
     some = np.unique(rng.integers(vocab, size=5)).astype(np.int32)
     return SamplingRow(
         temperature=0.0 if on[0] and on[1] else float(rng.choice([0.3, 1.0, 1.7])),
@@ -138,11 +138,20 @@ def random_row(rng: np.random.Generator, vocab: int) -> SamplingRow:
         bias_ids=some if on[9] else NO_TOKENS,
         bias=(rng.normal(size=len(some)) * 5).astype(np.float32) if on[9] else np.empty(0, np.float32),
         allowed_ids=np.unique(rng.integers(vocab, size=max(1, vocab // 3))).astype(np.int32) if on[10] else None,
+        bad_words=bad_words(rng, vocab) if on[11] else NO_TOKENS,
     )
+
+
+def bad_words(rng: np.random.Generator, vocab: int) -> np.ndarray:
+    """A few sequences; over a vocabulary this small some of them are about to be completed."""
+    words = [rng.integers(min(vocab, 4), size=rng.integers(1, 4)) for _ in range(4)]
+    return np.array([number for word in words for number in (len(word), *word)], dtype=np.int32)
 
 
 def random_case(rng: np.random.Generator, vocab: int) -> Case:
     history = rng.integers(vocab, size=rng.integers(1, 30)).astype(np.int32)
+    if len(history) > 3 and rng.random() < 0.5:
+        history[-3:] %= 4  # so that bad words meet it
     mask = rng.integers(2**32, size=(vocab + 31) // 32, dtype=np.uint32) if rng.random() < 0.3 else None
     return Case(random_logits(rng, vocab), random_row(rng, vocab), history, int(rng.integers(1, len(history) + 1)), mask)
 
@@ -271,6 +280,14 @@ def test_a_row_without_numbers_fails_alone(sampler, bad, row):
         failed, fine = sampler.sample([simple(values, row), simple(good, row)])
         assert (failed.token, failed.status) == (-1, Status.NAN)
         assert fine.status == Status.OK
+
+
+def test_bad_words_are_not_completed(sampler):
+    values = np.array([0, 5, 4, 1], dtype=np.float32)
+    words = SamplingRow(bad_words=ids(1, 2, 2, 0, 1, 1, 99))
+    histories = [(ids(0, 0), 1, 3), (ids(0, 0), 2, 1), (ids(0, 3), 1, 1)]
+    drawn = sampler.sample([Case(values, words, history, prompt_len) for history, prompt_len, _ in histories])
+    assert [one.token for one in drawn] == [token for _, _, token in histories]
 
 
 @pytest.mark.parametrize("row", [SamplingRow(), SamplingRow(temperature=1.0), SamplingRow(temperature=1.0, top_k=3), SamplingRow(temperature=1.0, top_p=0.5)])

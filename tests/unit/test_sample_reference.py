@@ -89,6 +89,23 @@ def test_min_tokens_bans_stop_ids_until_enough_are_generated():
     assert pick(row, values, ids(0, 0, 0), 1).token == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "history", "prompt_len", "token"),
+    [
+        ((1, 1), (0,), 1, 2),  # one token: never
+        ((2, 0, 1), (0, 0), 1, 2),  # the generated text ends with its beginning
+        ((2, 0, 1), (0, 0), 2, 1),  # the prompt does not count
+        ((2, 3, 1), (0, 0), 1, 1),
+        ((3, 0, 3, 1), (0, 0, 3), 1, 2),
+        ((3, 0, 3, 1), (0, 0, 3), 2, 1),  # only its second token was generated
+        ((3, 0, 3, 1, 1, 2), (0, 0, 3), 1, 3),  # two words
+        ((1, 99), (0,), 1, 1),
+    ],
+)
+def test_bad_words_are_not_completed(words, history, prompt_len, token):
+    assert pick(SamplingRow(bad_words=ids(*words)), logits(0, 5, 4, 1), ids(*history), prompt_len).token == token
+
+
 def test_repetition_reads_prompt_and_generated_once_each():
     row = SamplingRow(repetition_penalty=2.0)
     z = reference.process(logits(4, -4, 4, 4), row, ids(0, 0, 1, 2), 2)

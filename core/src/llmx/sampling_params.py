@@ -13,10 +13,11 @@ from typing import Any
 
 from llmx.errors import RequestError
 
-__all__ = ["MAX_N", "MAX_STOP_STRINGS", "REPETITION_RANGE", "SamplingParams", "sampling_defaults"]
+__all__ = ["MAX_BAD_WORDS", "MAX_N", "MAX_STOP_STRINGS", "REPETITION_RANGE", "SamplingParams", "sampling_defaults"]
 
 MAX_STOP_STRINGS = 16  # OpenAI's limit of 4 is checked by the OpenAI routes; offline use may have more
 MAX_N = 128
+MAX_BAD_WORDS = 128
 REPETITION_RANGE = (0.01, 100.0)  # logits are divided by it: past these float32 logits overflow
 _DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -29,6 +30,8 @@ class SamplingParams:
     seed: None draws one; request i of n uses seed + i, so a seeded request with n > 1 is reproducible.
     logprobs: None off; m: the chosen token and the m most likely. prompt_logprobs: the same for the prompt's tokens.
     logit_bias: added to the raw logits, -100..100. allowed_token_ids: only these may be drawn.
+    bad_words: texts that may not be generated, as the tokenizer writes them, alone and after a space; bad_word_ids: the same as token
+    sequences (`llmx.engine.bad_words` makes them).
     """
 
     n: int = 1
@@ -49,6 +52,8 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     logit_bias: dict[int, float] = field(default_factory=dict)
     allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     priority: int = 0
@@ -56,7 +61,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
-        for name in ("stop", "stop_token_ids"):
+        for name in ("stop", "stop_token_ids", "bad_words"):
             object.__setattr__(self, name, tuple(getattr(self, name) or ()))
         if self.allowed_token_ids is not None:
             object.__setattr__(self, "allowed_token_ids", tuple(self.allowed_token_ids))
@@ -97,6 +102,11 @@ class SamplingParams:
             raise RequestError("allowed_token_ids is empty: leave it out to allow all tokens", field="allowed_token_ids")
         for token in self.allowed_token_ids or ():
             _whole("allowed_token_ids", token, 0, None)
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            raise RequestError(f"bad_words has {len(self.bad_words)} words, at most {MAX_BAD_WORDS} are allowed", field="bad_words")
+        for word in self.bad_words:
+            if not isinstance(word, str) or not word.strip():
+                raise RequestError(f"bad_words holds {word!r}: each must be a string that is not blank", field="bad_words")
         for token, bias in self.logit_bias.items():
             _whole("logit_bias", token, 0, None)
             _real(f"logit_bias[{token}]", bias, -100.0, 100.0)

@@ -18,7 +18,7 @@ LLMX_INLINE bool stops_banned(const Slot& slot) { return slot.row.n_stop > 0 && 
 
 LLMX_INLINE bool changes_logits(const SampleRow& row) {
   const Slot& slot = *row.slot;
-  return row.mask || slot.row.allowed_ids || slot.row.n_bias || slot.penalties || stops_banned(slot);
+  return row.mask || slot.row.allowed_ids || slot.row.n_bias || slot.row.n_bad || slot.penalties || stops_banned(slot);
 }
 
 static void process_logits(const SampleRow& row, int vocab, float* z) {
@@ -49,6 +49,7 @@ static void process_logits(const SampleRow& row, int vocab, float* z) {
       if (inside(slot.row.stop_ids[i], vocab)) z[slot.row.stop_ids[i]] = kNegInf;
     }
   }
+  if (slot.row.n_bad) ban_bad_words(slot, vocab, z);
   if (slot.penalties) penalize(slot, vocab, z);
 }
 

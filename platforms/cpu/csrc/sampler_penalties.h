@@ -9,6 +9,9 @@ namespace llmx {
 
 int64_t generated_tokens(const Slot& slot);
 
+// -inf for each token that would complete one of the row's bad words, of which the generated text ends with all the rest.
+void ban_bad_words(const Slot& slot, int vocab, float* z);
+
 // Steps 3 to 5 of llmx/sample/reference.py, in place; ids outside the vocabulary are ignored.
 void penalize(const Slot& slot, int vocab, float* z);
 

@@ -21,6 +21,7 @@ void set_row(Slot* slot, const LlmxSamplingRow& row) {
   copy_list(row.stop_ids, row.n_stop, &slot->stop_ids, &slot->row.stop_ids);
   copy_list(row.bias_ids, row.n_bias, &slot->bias_ids, &slot->row.bias_ids);
   copy_list(row.bias, row.n_bias, &slot->bias, &slot->row.bias);
+  copy_list(row.bad_words, row.n_bad, &slot->bad_words, &slot->row.bad_words);
   slot->allowed_ids.reserve(1);  // so that an empty list (nothing allowed) is not null (all allowed)
   copy_list(row.allowed_ids, limited ? row.n_allowed : 0, &slot->allowed_ids, &slot->row.allowed_ids);
   if (!limited) slot->row.allowed_ids = nullptr;

@@ -13,7 +13,7 @@ namespace llmx {
 struct Slot {
   bool used = false;
   LlmxSamplingRow row{};  // pointers refer to the vectors below
-  std::vector<int32_t> stop_ids, bias_ids, allowed_ids;
+  std::vector<int32_t> stop_ids, bias_ids, allowed_ids, bad_words;
   std::vector<float> bias;
   std::vector<int32_t> history;  // prompt, then generated
   int32_t prompt_len = 0;

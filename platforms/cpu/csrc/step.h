@@ -14,7 +14,8 @@ struct LlmxSamplingRow {  // llmx.sample.params_rows.SamplingRow
   const int32_t* bias_ids;
   const float* bias;
   const int32_t* allowed_ids;  // null: all
-  int32_t n_stop, n_bias, n_allowed, pad;
+  const int32_t* bad_words;    // sequences one behind the other, each as its length and then its ids
+  int32_t n_stop, n_bias, n_allowed, n_bad;  // n_bad: numbers in bad_words, the lengths counted
 };
 
 struct LlmxJoined {

@@ -18,6 +18,7 @@ from typing import Any
 
 from llmx import errors
 from llmx.config import Change, EngineConfig
+from llmx.engine.bad_words import with_bad_word_ids
 from llmx.engine.child import EngineChild, error_of
 from llmx.engine.messages import Abort, Add, EngineInfo, Failed, FromEngine, GetStats, Outputs, Rejected, Stats
 from llmx.engine.model_store import TransferLine, fetch_model
@@ -138,6 +139,7 @@ class AsyncEngine:
             await self._wait_until_back()
         ids = self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens) if isinstance(prompt, str) else list(prompt)
         params.check_vocabulary(self.info.vocab_size)
+        params = with_bad_word_ids(params, self.tokenizer)
         if request_id in self._running:
             raise RequestError(f"a request with id {request_id!r} is running already", field="request_id")
         processor = OutputProcessor(request_id, prompt if isinstance(prompt, str) else None, ids, params, self.tokenizer)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
+from llmx.engine.bad_words import with_bad_word_ids
 from llmx.engine.engine import Engine
 from llmx.engine.messages import Abort, Add, EngineInfo
 from llmx.engine.model_store import TransferLine, fetch_model
@@ -110,7 +111,7 @@ class LLM:
     def _add(self, prompt: Prompt, params: SamplingParams) -> OutputProcessor:
         text, ids = self._encode(prompt)
         request_id = f"llm-{next(self._ids)}"
-        self._engine.add(Add(request_id, ids, params))
+        self._engine.add(Add(request_id, ids, with_bad_word_ids(params, self.tokenizer)))
         return OutputProcessor(request_id, text, ids, params, self.tokenizer)
 
     def _encode(self, prompt: Prompt) -> tuple[str | None, list[int]]:

@@ -34,6 +34,7 @@ class SamplingRow:
     bias_ids: np.ndarray = field(default_factory=lambda: _NO_IDS)  # i32 [b], ascending, distinct
     bias: np.ndarray = field(default_factory=lambda: _NO_BIAS)  # f32 [b]
     allowed_ids: np.ndarray | None = None  # i32 ascending, distinct; None: all
+    bad_words: np.ndarray = field(default_factory=lambda: _NO_IDS)  # i32: token sequences, each as its length and then its ids
 
 
 def row_from(params: SamplingParams, seed: int, eos_ids: tuple[int, ...]) -> SamplingRow:
@@ -55,4 +56,5 @@ def row_from(params: SamplingParams, seed: int, eos_ids: tuple[int, ...]) -> Sam
         bias_ids=np.array([i for i, _ in bias], dtype=np.int32),
         bias=np.array([b for _, b in bias], dtype=np.float32),
         allowed_ids=None if allowed is None else np.array(sorted(set(allowed)), dtype=np.int32),
+        bad_words=np.array([number for word in params.bad_word_ids for number in (len(word), *word)], dtype=np.int32),
     )

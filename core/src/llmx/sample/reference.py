@@ -7,8 +7,9 @@ Every executor's sampler means this file; the native one is tested against it to
       v
     `process`               options that may change which token is the most likely one
       1. logit_bias         added
-      2. bans               -inf for tokens outside allowed_token_ids, outside the grammar's mask, and for stop ids while
-                            fewer than min_tokens are generated
+      2. bans               -inf for tokens outside allowed_token_ids, outside the grammar's mask, for stop ids while
+                            fewer than min_tokens are generated, and for the last token of a bad word whose other
+                            tokens the generated text ends with
       3. repetition         each token of prompt or generated text once: divided if positive, multiplied if negative
       4. frequency          minus penalty x times generated (the prompt does not count)
       5. presence           minus penalty, if generated at least once (the prompt does not count)
@@ -35,6 +36,7 @@ token is left. Logits of -inf are legal: such a token is never drawn.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,12 +99,12 @@ def process(logits: _F32, row: SamplingRow, history: NDArray[np.int32], prompt_l
     vocab = z.shape[0]
     inside = row.bias_ids < vocab
     z[row.bias_ids[inside]] += row.bias[inside]
-    z[_banned(row, vocab, len(history) - prompt_len, mask)] = -np.inf
+    z[_banned(row, vocab, history[prompt_len:], mask)] = -np.inf
     _penalize(z, row, history, prompt_len)
     return z
 
 
-def _banned(row: SamplingRow, vocab: int, generated: int, mask: NDArray[np.uint32] | None) -> NDArray[np.bool_]:
+def _banned(row: SamplingRow, vocab: int, generated: NDArray[np.int32], mask: NDArray[np.uint32] | None) -> NDArray[np.bool_]:
     """bool [V]: True for tokens that may not be drawn."""
     banned = np.zeros(vocab, dtype=np.bool_)
     if row.allowed_ids is not None:
@@ -111,9 +113,21 @@ def _banned(row: SamplingRow, vocab: int, generated: int, mask: NDArray[np.uint3
     if mask is not None:
         bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
         banned |= bits[:vocab] == 0
-    if generated < row.min_tokens:
+    if len(generated) < row.min_tokens:
         banned[row.stop_ids[row.stop_ids < vocab]] = True
+    for *before, last in _words(row.bad_words):
+        if last < vocab and len(before) <= len(generated) and generated[len(generated) - len(before) :].tolist() == before:
+            banned[last] = True
     return banned
+
+
+def _words(flat: NDArray[np.int32]) -> Iterator[list[int]]:
+    """The sequences of SamplingRow.bad_words."""
+    at = 0
+    while at < len(flat):
+        end = at + 1 + int(flat[at])
+        yield flat[at + 1 : end].tolist()
+        at = end
 
 
 def _penalize(z: _F32, row: SamplingRow, history: NDArray[np.int32], prompt_len: int) -> None:

@@ -57,7 +57,7 @@ def _struct(name: str, fields: str) -> type[C.Structure]:
 SamplingRowC: Any = _struct(
     "SamplingRowC",
     "temperature,top_p,min_p,presence,frequency,repetition:f top_k,min_tokens:i seed:u"
-    " stop_ids,bias_ids,bias,allowed_ids:p n_stop,n_bias,n_allowed,pad:i",
+    " stop_ids,bias_ids,bias,allowed_ids,bad_words:p n_stop,n_bias,n_allowed,n_bad:i",
 )
 
 

@@ -64,7 +64,8 @@ class StepCall:
             row.temperature, row.top_p, row.min_p, row.presence_penalty, row.frequency_penalty, row.repetition_penalty,
             row.top_k, row.min_tokens, row.seed,
             self._at(row.stop_ids), self._at(row.bias_ids), self._at(row.bias, np.float32), None if allowed is None else self._at(allowed),
-            len(row.stop_ids), len(row.bias_ids), 0 if allowed is None else len(allowed), 0,
+            self._at(row.bad_words),
+            len(row.stop_ids), len(row.bias_ids), 0 if allowed is None else len(allowed), len(row.bad_words),
         )  # fmt: skip
 
     def _blocks(self, step: Step) -> None:
