@@ -8,30 +8,65 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import Any
 
 from llmx.errors import RequestError
 
-__all__ = ["MAX_BAD_WORDS", "MAX_N", "MAX_STOP_STRINGS", "REPETITION_RANGE", "SamplingParams", "sampling_defaults"]
+__all__ = [
+    "GENERATION_DEFAULTS",
+    "MAX_ASKED_IDS",
+    "MAX_BAD_WORDS",
+    "MAX_N",
+    "MAX_STOP_STRINGS",
+    "REPETITION_RANGE",
+    "RequestOutputKind",
+    "SamplingParams",
+    "sampling_defaults",
+]
 
 MAX_STOP_STRINGS = 16  # OpenAI's limit of 4 is checked by the OpenAI routes; offline use may have more
 MAX_N = 128
 MAX_BAD_WORDS = 128
+MAX_ASKED_IDS = 128  # logprob_token_ids
 REPETITION_RANGE = (0.01, 100.0)  # logits are divided by it: past these float32 logits overflow
-_DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+GENERATION_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")  # what a generation_config.json may set
+_REFUSED = {  # fields that are known elsewhere and have no meaning here yet, with what to do instead
+    "logits_processors": "processors per request are not supported; use logit_bias, allowed_token_ids or bad_words",
+    "extra_args": "nothing here reads them: custom logits processors are not supported",
+    "prompt_logprob_token_ids": "prompt_logprobs=-1 gives every token's",
+    "prompt_logprob_start": "cut the list of prompt_logprobs instead",
+    "trace_decode_token_ids": "give the tokens as the prompt and ask for prompt_logprobs",
+    "thinking_token_budget": "reasoning budgets are not supported; max_tokens limits the whole answer",
+    "repetition_detection": "use repetition_penalty or frequency_penalty",
+    "watermarking": "watermarks are not supported",
+}
 
 
-@dataclass(slots=True, frozen=True)
+class RequestOutputKind(IntEnum):
+    """What each output of a stream holds: everything so far, only what is new, or nothing until the end."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+@dataclass(slots=True)
 class SamplingParams:
     """Sampling of one request. temperature 0 is greedy. top_k 0 or -1, top_p 1 and min_p 0 are off.
 
+    Fields may be changed until the request is made: the engine takes a checked copy.
+
     max_tokens: new tokens at most; None: as many as the context allows.
-    seed: None draws one; request i of n uses seed + i, so a seeded request with n > 1 is reproducible.
-    logprobs: None off; m: the chosen token and the m most likely. prompt_logprobs: the same for the prompt's tokens.
-    logit_bias: added to the raw logits, -100..100. allowed_token_ids: only these may be drawn.
-    bad_words: texts that may not be generated, as the tokenizer writes them, alone and after a space; bad_word_ids: the same as token
-    sequences (`llmx.engine.bad_words` makes them).
+    seed: None (or -1) draws one; request i of n uses seed + i, so a seeded request with n > 1 is reproducible.
+    logprobs: None off; m: the chosen token and the m most likely; -1: every token. prompt_logprobs: the same for the prompt's
+    tokens. logprob_token_ids: also these tokens', with logprobs. flat_logprobs: both lists as one FlatLogprobs.
+    logit_bias: added to the raw logits, -100..100. allowed_token_ids: only these may be drawn. bad_words: texts that
+    may not be generated, as the tokenizer writes them, alone and after a space; bad_word_ids: the same as token sequences
+    (`llmx.engine.bad_words` makes them).
+    truncate_prompt_tokens: at most this many tokens of the prompt are used, -1: as many as fit; truncation_side says which
+    end is cut, by default the left. detokenize False: no text, tokens only.
     """
 
     n: int = 1
@@ -52,21 +87,52 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     logit_bias: dict[int, float] = field(default_factory=dict)
     allowed_token_ids: tuple[int, ...] | None = None
-    bad_words: tuple[str, ...] = ()
-    bad_word_ids: tuple[tuple[int, ...], ...] = ()
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     priority: int = 0
+    bad_words: tuple[str, ...] = ()
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    logprob_token_ids: tuple[int, ...] | None = None
+    flat_logprobs: bool = False
+    detokenize: bool = True
+    spaces_between_special_tokens: bool = True
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    skip_reading_prefix_cache: bool | None = None  # True: compute the whole prompt; always so with prompt_logprobs
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str | None = None
+    logits_processors: Any = None
+    extra_args: Any = None
+    prompt_logprob_token_ids: Any = None
+    prompt_logprob_start: Any = None
+    trace_decode_token_ids: Any = None
+    thinking_token_budget: Any = None
+    repetition_detection: Any = None
+    watermarking: Any = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        for name in ("stop", "stop_token_ids", "bad_words"):
-            object.__setattr__(self, name, tuple(getattr(self, name) or ()))
+        self.verify()
+
+    def verify(self) -> None:
+        """Bring lists to one form and check every field. Raises RequestError naming field, value and range."""
+        self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        self.stop_token_ids = tuple(self.stop_token_ids or ())
+        self.bad_words = tuple(self.bad_words or ())
+        self.logit_bias = self.logit_bias or {}
+        self.seed = None if self.seed == -1 else self.seed
         if self.allowed_token_ids is not None:
-            object.__setattr__(self, "allowed_token_ids", tuple(self.allowed_token_ids))
+            self.allowed_token_ids = tuple(self.allowed_token_ids)
+        if self.logprob_token_ids is not None:
+            self.logprob_token_ids = tuple(self.logprob_token_ids)
         self._check_numbers()
         self._check_lists()
+        self._check_output()
+        for name, remedy in _REFUSED.items():
+            if getattr(self, name):
+                raise RequestError(f"{name} is set: leave it out: {remedy}", field=name)
+
+    def clone(self) -> SamplingParams:
+        """A copy that can be changed without changing this one; checked like a new one."""
+        return replace(self)
 
     def _check_numbers(self) -> None:
         _real("temperature", self.temperature, 0.0, 2.0)
@@ -85,35 +151,55 @@ class SamplingParams:
             _whole("max_tokens", self.max_tokens, 0, None)
             if self.min_tokens > self.max_tokens:
                 raise RequestError(f"min_tokens is {self.min_tokens} but max_tokens is {self.max_tokens}: lower min_tokens", field="min_tokens")
-        if self.logprobs is not None:
-            _whole("logprobs", self.logprobs, 0, None)
-        if self.prompt_logprobs is not None:
-            _whole("prompt_logprobs", self.prompt_logprobs, 0, None)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name), -1, None)
+        if self.truncate_prompt_tokens is not None:
+            _whole("truncate_prompt_tokens", self.truncate_prompt_tokens, -1, None)
+            if self.truncate_prompt_tokens == 0:
+                raise RequestError("truncate_prompt_tokens is 0: it must be -1 (as many as fit) or at least 1", field="truncate_prompt_tokens")
 
     def _check_lists(self) -> None:
-        if len(self.stop) > MAX_STOP_STRINGS:
-            raise RequestError(f"stop has {len(self.stop)} strings, at most {MAX_STOP_STRINGS} are allowed", field="stop")
-        for text in self.stop:
-            if not isinstance(text, str) or not text:
-                raise RequestError(f"stop holds {text!r}: each stop must be a non-empty string", field="stop")
+        _texts("stop", self.stop, MAX_STOP_STRINGS, "each stop must be a non-empty string")
+        _texts("bad_words", self.bad_words, MAX_BAD_WORDS, "each must be a string that is not blank")
         for token in self.stop_token_ids:
             _whole("stop_token_ids", token, 0, None)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise RequestError("allowed_token_ids is empty: leave it out to allow all tokens", field="allowed_token_ids")
         for token in self.allowed_token_ids or ():
             _whole("allowed_token_ids", token, 0, None)
-        if len(self.bad_words) > MAX_BAD_WORDS:
-            raise RequestError(f"bad_words has {len(self.bad_words)} words, at most {MAX_BAD_WORDS} are allowed", field="bad_words")
-        for word in self.bad_words:
-            if not isinstance(word, str) or not word.strip():
-                raise RequestError(f"bad_words holds {word!r}: each must be a string that is not blank", field="bad_words")
         for token, bias in self.logit_bias.items():
             _whole("logit_bias", token, 0, None)
             _real(f"logit_bias[{token}]", bias, -100.0, 100.0)
+        if self.logprob_token_ids is not None:
+            if self.logprobs is None:
+                raise RequestError("logprob_token_ids is set but logprobs is not: set logprobs to 0 or more", field="logprob_token_ids")
+            if len(self.logprob_token_ids) > MAX_ASKED_IDS:
+                raise RequestError(f"logprob_token_ids has {len(self.logprob_token_ids)} ids, at most {MAX_ASKED_IDS} are allowed", field="logprob_token_ids")
+            for token in self.logprob_token_ids:
+                _whole("logprob_token_ids", token, 0, None)
+
+    def _check_output(self) -> None:
+        if not self.detokenize and self.stop:
+            raise RequestError("stop is set but detokenize is false: stop strings are looked for in the text; use stop_token_ids", field="stop")
+        if self.truncation_side not in (None, "left", "right"):
+            raise RequestError(f"truncation_side is {self.truncation_side!r}: it must be 'left' or 'right'", field="truncation_side")
+        if self.truncation_side is not None and self.truncate_prompt_tokens is None:
+            raise RequestError("truncation_side is set but truncate_prompt_tokens is not: set it, -1 for as many as fit", field="truncation_side")
+        try:
+            self.output_kind = RequestOutputKind(self.output_kind)
+        except ValueError:
+            kinds = ", ".join(kind.name for kind in RequestOutputKind)
+            raise RequestError(f"output_kind is {self.output_kind!r}: it must be a RequestOutputKind ({kinds})", field="output_kind") from None
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise RequestError for a token id at or past `vocab_size`."""
-        for name, ids in (("stop_token_ids", self.stop_token_ids), ("allowed_token_ids", self.allowed_token_ids or ()), ("logit_bias", tuple(self.logit_bias))):
+        for name, ids in (
+            ("stop_token_ids", self.stop_token_ids),
+            ("allowed_token_ids", self.allowed_token_ids or ()),
+            ("logit_bias", tuple(self.logit_bias)),
+            ("logprob_token_ids", self.logprob_token_ids or ()),
+        ):
             for token in ids:
                 if token >= vocab_size:
                     raise RequestError(f"{name} holds token id {token}, but the vocabulary has {vocab_size} tokens (0..{vocab_size - 1})", field=name)
@@ -126,7 +212,7 @@ class SamplingParams:
 
 def sampling_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
     """The defaults of SamplingParams fields that a model brings in its generation_config.json; null and other entries are left out."""
-    return {name: generation[name] for name in _DEFAULTED if generation.get(name) is not None}
+    return {name: generation[name] for name in GENERATION_DEFAULTS if generation.get(name) is not None}
 
 
 def _real(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
@@ -144,3 +230,11 @@ def _whole(name: str, value: Any, low: int, high: int | None) -> None:
     if value < low or (high is not None and value > high):
         limit = f"in {low}..{high}" if high is not None else f"at least {low}"
         raise RequestError(f"{name} is {value!r}: it must be {limit}", field=name)
+
+
+def _texts(name: str, texts: tuple[str, ...], most: int, rule: str) -> None:
+    if len(texts) > most:
+        raise RequestError(f"{name} has {len(texts)} strings, at most {most} are allowed", field=name)
+    for text in texts:
+        if not isinstance(text, str) or not (text.strip() if name == "bad_words" else text):
+            raise RequestError(f"{name} holds {text!r}: {rule}", field=name)
