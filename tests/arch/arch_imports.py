@@ -14,7 +14,7 @@ MAX_DEPTH = 12
 # Longest matching prefix decides. A module imports modules of its own layer or lower ones; every core module has a place.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("llmx.errors",),
-    ("llmx.config", "llmx.options", "llmx.kv.spec", "llmx.sampling_params", "llmx.hooks.types"),
+    ("llmx.config", "llmx.options", "llmx.foreign_options", "llmx.option_values", "llmx.kv.spec", "llmx.structured_params", "llmx.sampling_params", "llmx.hooks.types"),
     ("llmx.program", "llmx.sample.params_rows", "llmx.request", "llmx.obs"),
     ("llmx.batch", "llmx.sample", "llmx.weights"),
     ("llmx.executor",),
@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 
 # What the packages beside core may import of it. The front ends are core's own: they come with it, in the same version.
 PUBLIC = ("llmx.hooks", "llmx.platform", "llmx.program", "llmx.executor", "llmx.errors", "llmx.config", "llmx.testing")
-FRONT_END = ("llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.sampling_params")
+FRONT_END = ("llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.foreign_options", "llmx.sampling_params")
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     "llmx_cpu": PUBLIC,
     "llmx_cli": PUBLIC + FRONT_END,

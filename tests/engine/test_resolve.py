@@ -17,7 +17,7 @@ def test_command_line_beats_file_beats_environment(tmp_path: Path) -> None:
     file.write_text("port: 2\nthreads: 2\n")
     config, changes = resolve({"port": 3}, environ={"LLMX_PORT": "1", "LLMX_THREADS": "1", "LLMX_SEED": "1"}, config_file=str(file))
     assert (config.server.port, config.platform.threads, config.model.seed) == (3, 2, 1)
-    assert {change.path: change.source for change in changes} == {"server.port": "cli", "platform.threads": "file", "model.seed": "env"}
+    assert {change.path: change.source for change in changes} == {"server.port": "flag", "platform.threads": "file", "model.seed": "env"}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_platform_patches_respect_the_user() -> None:
 
 
 def test_every_option_reaches_a_field() -> None:
-    samples = {"str": "x", "int": 17, "float": 0.75, "bool": False, "bytes": 12345, "tokens": 123, "list": ["a"]}
+    samples = {"str": "x", "int": 17, "float": 0.75, "bool": False, "bytes": 12345, "tokens": 123, "list": ["a"], "json": {"a": 1}}
     for option in OPTIONS:
         value = option.choices[-1] if option.choices else ["linear=a"] if option.name == "kernel" else samples[option.kind]
         part, name = option.path.split(".")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Iterable
 
 import typer
 
 from llmx.errors import ConfigError, LlmxError, ModelError, PlatformError, PluginError
+from llmx.foreign_options import foreign_reason
 
 __all__ = ["FAILED", "REFUSED", "UsageError", "exit_code", "report"]
 
@@ -37,8 +39,21 @@ def report(error: BaseException, *, verbose: bool) -> int:
 
 
 def _message(error: BaseException) -> str:
+    option = getattr(error, "option_name", None)
+    if option is not None and isinstance(error, UsageError):
+        return _unknown_option(str(option), getattr(error, "possibilities", None) or ())
     if isinstance(error, UsageError):
         return str(error.format_message())  # type: ignore[attr-defined]
     if isinstance(error, LlmxError):
         return str(error)
     return f"{type(error).__name__}: {error}; this is a fault of llmx, --verbose shows where"
+
+
+def _unknown_option(flag: str, near: Iterable[str]) -> str:
+    """Of other engines' options it is told why there is none; else the nearest is named."""
+    name = flag.lstrip("-").replace("-", "_")
+    why = foreign_reason(name) or foreign_reason(name.removeprefix("no_"))
+    if why is not None:
+        return f"{flag}: {why}"
+    close = next(iter(near), None)
+    return f"no such option: {flag}" + (f"; did you mean {close}?" if close else "; --help lists them")

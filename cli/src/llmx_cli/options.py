@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmx.foreign_options import FOREIGN, ForeignOption
 from llmx.options import OPTIONS, Option
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Settings", "with_settings"]
 
 _PANELS = {"model": "Model", "cache": "KV cache", "scheduler": "Scheduler", "platform": "Platform and kernels", "server": "Server"}
-_METAVARS = {"str": "TEXT", "int": "N", "float": "NUMBER", "bytes": "SIZE", "tokens": "TOKENS", "list": "TEXT"}
+_METAVARS = {"str": "TEXT", "int": "N", "float": "NUMBER", "bytes": "SIZE", "tokens": "TOKENS", "list": "TEXT", "json": "JSON"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,12 @@ def with_settings(*, server: bool = False, model: bool = True) -> Callable[[Call
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         names = [option.name for option in OPTIONS if server or not option.server]
+        foreign = [option for option in FOREIGN if server or not option.server]
         own = inspect.signature(command, eval_str=True)
 
         @functools.wraps(command)
         def with_options(**given: Any) -> Any:
-            options = {name: given.pop(name) for name in names}
+            options = {name: given.pop(name) for name in (*names, *(option.name for option in foreign))}
             options["model"] = _one_model(given.pop("model_argument", None), options["model"])
             config_file = given.pop("config_file")
             given.pop("verbose")  # read by main, before anything can fail
@@ -67,7 +69,8 @@ def with_settings(*, server: bool = False, model: bool = True) -> Callable[[Call
 
         parameters = [_model_argument()] if model else []
         parameters += [parameter for parameter in own.parameters.values() if parameter.name != "settings"]
-        parameters += [_parameter(option) for option in OPTIONS if option.name in names]
+        parameters += [_parameter(option, server) for option in OPTIONS if option.name in names]
+        parameters += [_foreign_parameter(option) for option in foreign]
         parameters += _common()
         keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
         with_options.__signature__ = own.replace(parameters=keyword)  # type: ignore[attr-defined]
@@ -77,16 +80,30 @@ def with_settings(*, server: bool = False, model: bool = True) -> Callable[[Call
     return decorate
 
 
-def _parameter(option: Option) -> inspect.Parameter:
-    panel = _PANELS[option.path.partition(".")[0]]
+def _parameter(option: Option, server: bool) -> inspect.Parameter:
+    section = option.path.partition(".")[0]
+    panel = _PANELS.get(section, section.capitalize())
     flags = [option.flag, *("--" + alias.replace("_", "-") for alias in option.aliases)]
+    if server and option.short:
+        flags.append(option.short)
     if option.kind == "bool":
-        flags = [f"{flag}/--no-{flag.removeprefix('--')}" for flag in flags]
-        return _keyword(option.name, bool | None, typer.Option(*flags, help=option.help, rich_help_panel=panel))
+        return _keyword(option.name, bool | None, typer.Option(*_switches(flags), help=option.help, rich_help_panel=panel))
     metavar = "|".join(option.choices) or _METAVARS[option.kind]
     kind: Any = list[str] | None if option.kind == "list" else str | None
     # Values stay text here: resolve converts and checks them, for the file and the environment by the same rules.
     return _keyword(option.name, kind, typer.Option(*flags, help=option.help, metavar=metavar, rich_help_panel=panel))
+
+
+def _foreign_parameter(option: ForeignOption) -> inspect.Parameter:
+    """Options of other engines are taken without being shown; resolve says what to do about each value."""
+    flags = [option.flag, *filter(None, [option.short])]
+    if option.kind == "bool":
+        return _keyword(option.name, bool | None, typer.Option(*_switches(flags), hidden=True))
+    return _keyword(option.name, str | None, typer.Option(*flags, hidden=True))
+
+
+def _switches(flags: list[str]) -> list[str]:
+    return [f"{flag}/--no-{flag.removeprefix('--')}" if flag.startswith("--") else flag for flag in flags]
 
 
 def _model_argument() -> inspect.Parameter:

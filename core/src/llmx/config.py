@@ -5,7 +5,9 @@ Each field says its unit. None means: derived from the model or the machine when
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 __all__ = ["CacheConfig", "Change", "EngineConfig", "ModelConfig", "PlatformConfig", "SchedulerConfig", "ServerConfig"]
 
@@ -18,6 +20,11 @@ class ModelConfig:
     served_names: tuple[str, ...] = ()  # names in the API; empty: derived from source
     max_model_len: int | None = None  # tokens, prompt and generated
     dtype: str = "auto"  # auto: weights as stored, bf16 pages; float32: everything in fp32
+    quantization: str | None = None  # what the checkpoint must have; None: whatever it has
+    load_format: str = "auto"  # auto, safetensors, gguf: what the files must be
+    hf_overrides: Mapping[str, Any] = field(default_factory=dict)  # merged over config.json (or its equivalent of a GGUF file)
+    generation_config: str = "auto"  # auto: the model's own; none; a folder or a file
+    generation_overrides: Mapping[str, Any] = field(default_factory=dict)  # merged over generation_config.json
     chat_template: str | None = None  # a file, or the template itself
     tokenizer: str | None = None  # directory, tokenizer.json, .gguf file or hub name; None: from the model
     seed: int = 0  # seeds the seeds of requests that bring none
@@ -65,6 +72,14 @@ class PlatformConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StructuredConfig:
+    """Structured output. backend: asked first; auto: the one of highest priority."""
+
+    backend: str = "auto"
+    timeout_s: float = 10.0  # for compiling one grammar
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """The HTTP server."""
 
@@ -73,6 +88,7 @@ class ServerConfig:
     api_keys: tuple[str, ...] = ()
     root_path: str = ""
     log_level: str = "info"
+    log_format: str = "text"  # text or json
     drain_timeout_s: float = 30.0  # SIGTERM: running requests may finish for this long
 
 
@@ -84,6 +100,7 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     platform: PlatformConfig = field(default_factory=PlatformConfig)
+    structured: StructuredConfig = field(default_factory=StructuredConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
 
@@ -93,5 +110,5 @@ class Change:
 
     path: str
     value: str
-    source: str  # cli, file, env, model, platform, machine
+    source: str  # flag, file, env, model, platform, machine
     why: str = ""

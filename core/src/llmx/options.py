@@ -11,12 +11,15 @@ from typing import Literal
 
 __all__ = ["OPTIONS", "Option"]
 
-Kind = Literal["str", "int", "float", "bool", "bytes", "tokens", "list"]
+Kind = Literal["str", "int", "float", "bool", "bytes", "tokens", "list", "json"]
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. path: field of EngineConfig. kind bytes takes 4G, tokens takes 8k, list may be given several times."""
+    """One option. path: field of EngineConfig. kind bytes takes 4G, tokens takes 8k, list may be given several times, json is an object.
+
+    synonyms: (other spelling, value) pairs for values that other engines name otherwise.
+    """
 
     name: str
     path: str
@@ -26,18 +29,50 @@ class Option:
     aliases: tuple[str, ...] = ()
     server: bool = False  # concerns the HTTP server only
     secret: bool = False  # its value is shown nowhere
+    synonyms: tuple[tuple[str, str], ...] = ()
+    short: str = ""  # one-dash flag; of `llmx serve` only
 
     @property
     def flag(self) -> str:
         """The command-line flag."""
         return "--" + self.name.replace("_", "-")
 
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"LLMX_{self.name.upper()}"
+
 
 OPTIONS: tuple[Option, ...] = (
     Option("model", "model.source", "str", "embedded name, .gguf file, directory with config.json and safetensors, or hub model: org/name, org/name:QUANT"),
     Option("served_model_name", "model.served_names", "list", "name of the model in the API; several are allowed"),
     Option("max_model_len", "model.max_model_len", "tokens", "longest prompt plus answer in tokens; the model's own limit by default"),
-    Option("dtype", "model.dtype", "str", "auto: weights as stored, bf16 pages; float32: everything in fp32", ("auto", "float32")),
+    Option(
+        "dtype",
+        "model.dtype",
+        "str",
+        "auto: weights as stored, bf16 pages; float32: everything in fp32",
+        ("auto", "float32"),
+        synonyms=(("float", "float32"),),
+    ),
+    Option("quantization", "model.quantization", "str", "storage that the weights must have, e.g. gguf, q4_k or none; checked, not converted", short="-q"),
+    Option(
+        "load_format",
+        "model.load_format",
+        "str",
+        "file format that the weights must have",
+        ("auto", "safetensors", "gguf"),
+        synonyms=(("hf", "safetensors"),),
+    ),
+    Option("hf_overrides", "model.hf_overrides", "json", 'JSON object that changes config.json, e.g. {"rope_theta": 500000}'),
+    Option(
+        "generation_config",
+        "model.generation_config",
+        "str",
+        "sampling defaults: auto takes the model's generation_config.json, none ignores it; or a folder or file to take instead",
+        synonyms=(("vllm", "none"), ("llmx", "none")),
+    ),
+    Option("override_generation_config", "model.generation_overrides", "json", 'JSON object of sampling defaults, e.g. {"temperature": 0.6}'),
     Option("chat_template", "model.chat_template", "str", "file with a Jinja chat template, or the template itself"),
     Option("tokenizer", "model.tokenizer", "str", "directory, tokenizer.json or hub model whose tokenizer to use, when not the model's own"),
     Option("seed", "model.seed", "int", "seeds the seeds of requests that bring none"),
@@ -69,10 +104,29 @@ OPTIONS: tuple[Option, ...] = (
     Option("disable_kernel", "platform.disabled", "list", "provider that may not be used"),
     Option("allow_plugin", "platform.allow_plugins", "list", "GROUP:NAME that may be loaded; by default all"),
     Option("deny_plugin", "platform.deny_plugins", "list", "GROUP:NAME that may not be loaded"),
+    Option("structured_outputs_backend", "structured.backend", "str", "backend for schemas and grammars that is asked first; auto: the best installed"),
+    Option("grammar_timeout", "structured.timeout_s", "float", "seconds that compiling one schema or grammar may take"),
     Option("host", "server.host", "str", "address to listen on", server=True),
     Option("port", "server.port", "int", "port to listen on", server=True),
     Option("api_key", "server.api_keys", "list", "key that clients must send; several are allowed", server=True, secret=True),
     Option("root_path", "server.root_path", "str", "path prefix behind a proxy", server=True),
-    Option("log_level", "server.log_level", "str", "how much the server logs", ("debug", "info", "warning", "error"), server=True),
-    Option("drain_timeout", "server.drain_timeout_s", "float", "seconds that running requests may finish in after SIGTERM", server=True),
+    Option(
+        "log_level",
+        "server.log_level",
+        "str",
+        "how much the server logs",
+        ("debug", "info", "warning", "error"),
+        aliases=("uvicorn_log_level",),
+        server=True,
+        synonyms=(("trace", "debug"), ("critical", "error")),
+    ),
+    Option("log_format", "server.log_format", "str", "text, or json: one object per line", ("text", "json"), server=True),
+    Option(
+        "drain_timeout",
+        "server.drain_timeout_s",
+        "float",
+        "seconds that running requests may finish in after SIGTERM",
+        aliases=("shutdown_timeout",),
+        server=True,
+    ),
 )

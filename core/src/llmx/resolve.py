@@ -1,27 +1,32 @@
 """The only reader of options, configuration file and environment: gives one frozen EngineConfig and what it changed.
 
-Precedence: command line (or keyword), file, environment, default. A platform's patches come later (`apply_patches`) and
+Precedence: command line (or keyword), file (--config or LLMX_CONFIG), environment, default. A platform's patches come later (`apply_patches`) and
 never override what the user set. Nothing is ignored: an unknown name or a wrong type is a ConfigError that names the nearest.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from llmx.config import Change, EngineConfig
 from llmx.errors import ConfigError
+from llmx.foreign_options import FOREIGN, REFUSED, ForeignOption, foreign_reason
 from llmx.hooks.types import ConfigPatch
+from llmx.option_values import convert
 from llmx.options import OPTIONS, Option
 
 __all__ = ["apply_patches", "child_environment", "platform_options", "probe_environment", "resolve"]
 
-_SUFFIXES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
+_CONFIG_VARIABLE = "LLMX_CONFIG"  # the configuration file, where no --config names one
+_OWNERS = ("llmx.platforms", "llmx.plugins", "llmx.kernels")  # entry-point groups whose members may have variables LLMX_<NAME>_*
 
 
 def resolve(
@@ -32,17 +37,11 @@ def resolve(
     options: by option name; None values count as not given. environ: os.environ by default. Raises ConfigError.
     """
     environ = os.environ if environ is None else environ
-    table = {name: option for option in OPTIONS for name in (option.name, *option.aliases)}
     changes: dict[str, Change] = {}
     config = EngineConfig()
-    for source, values in (("env", _from_environment(environ)), ("file", _from_file(config_file)), ("cli", dict(options or {}))):
-        for name, raw in values.items():
-            if raw is None:
-                continue
-            option = table.get(name)
-            if option is None:
-                raise ConfigError(_unknown(name, table), field=name)
-            value = _convert(option, raw, f"LLMX_{option.name.upper()}" if source == "env" else option.flag)
+    file = _from_file(config_file or environ.get(_CONFIG_VARIABLE) or None)
+    for source, values in (("env", _from_environment(environ)), ("file", file), ("flag", dict(options or {}))):
+        for option, value in _converted(source, values).items():
             config = set_path(config, option.path, value)
             changes[option.path] = Change(option.path, "(hidden)" if option.secret else str(value), source)
     config = set_path(config, "platform.options", platform_options(environ))
@@ -52,10 +51,66 @@ def resolve(
     return config, list(changes.values())
 
 
+def _converted(source: str, values: Mapping[str, Any]) -> dict[Option, Any]:
+    """The options that one source sets. Raises ConfigError for a name that is unknown, refused or given under two spellings."""
+    table = {name: option for option in OPTIONS for name in (option.name, *option.aliases)}
+    found: dict[Option, Any] = {}
+    for name, raw in values.items():
+        option = table.get(name)
+        if raw is None:
+            continue
+        label = _label(source, name)
+        if option is None:
+            _check_foreign(name, raw, label, table)
+        elif option in found:
+            raise ConfigError(f"{label} is given twice, also as {_label(source, option.name)}: leave one out", field=option.name)
+        else:
+            found[option] = convert(option, raw, label)
+    return found
+
+
+def _label(source: str, name: str) -> str:
+    """An option's name as the user wrote it."""
+    return f"LLMX_{name.upper()}" if source == "env" else "--" + name.replace("_", "-")
+
+
+def _check_foreign(name: str, raw: Any, label: str, table: Mapping[str, Option]) -> None:
+    """Pass over an option of other engines that says what llmx does anyway. Raises ConfigError for every other name that is no option."""
+    option = _foreign().get(name)
+    if option is not None and option.takes(raw):
+        return
+    why = foreign_reason(name)
+    if why is not None:
+        raise ConfigError(f"{label} is {raw!r}: {why}", field=name)
+    near = get_close_matches(name, table, n=1)
+    known = f": did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(option.name for option in OPTIONS))}"
+    raise ConfigError(f"unknown option {name!r}{known}", field=name)
+
+
+def _foreign() -> dict[str, ForeignOption]:
+    return {name: option for option in FOREIGN for name in (option.name, *option.aliases)}
+
+
 def platform_options(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The platform variables LLMX_<PLATFORM>_* that are set: everything with the prefix that is no option of core."""
-    own = {f"LLMX_{option.name.upper()}" for option in OPTIONS}
-    return tuple(sorted((name, value) for name, value in environ.items() if name.startswith("LLMX_") and name not in own))
+    """The variables LLMX_<NAME>_* of platforms and plugins that are set: everything with the prefix that is no option of core.
+
+    Raises ConfigError for one that belongs to nothing installed: a typing error must not be ignored.
+    """
+    own = {_CONFIG_VARIABLE, *_option_variables()}
+    found = sorted((name, value) for name, value in environ.items() if name.startswith("LLMX_") and name not in own)
+    owners = {entry.name.upper() for group in _OWNERS for entry in entry_points(group=group)} if found else set()
+    for name, _ in found:
+        if not any(name.startswith(f"LLMX_{owner}_") for owner in owners):
+            near = get_close_matches(name, own, n=1)
+            hint = f"did you mean {near[0]}?" if near else "it is neither an option (docs/configuration.md) nor of an installed platform or plugin: unset it"
+            raise ConfigError(f"environment variable {name} is not known: {hint}", field=name)
+    return tuple(found)
+
+
+def _option_variables() -> dict[str, str]:
+    """Environment variable -> name under which it is an option, of other engines too."""
+    names = [name for option in OPTIONS for name in (option.name, *option.aliases)]
+    return {f"LLMX_{name.upper()}": name for name in (*names, *_foreign(), *REFUSED)}
 
 
 def _cache_dir(environ: Mapping[str, str]) -> str | None:
@@ -96,11 +151,17 @@ def set_path(config: EngineConfig, path: str, value: Any) -> EngineConfig:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    if re.match(r"(tcp|udp|sctp)://", environ.get("LLMX_PORT", "")):
+        raise ConfigError(
+            f"LLMX_PORT is {environ['LLMX_PORT']!r}: Kubernetes sets it for a service named llmx; rename the service, or set enableServiceLinks: false",
+            field="port",
+        )
+    lists = {option.name for option in OPTIONS if option.kind == "list" and option.name != "kernel"}
     found: dict[str, Any] = {}
-    for option in OPTIONS:
-        raw = environ.get(f"LLMX_{option.name.upper()}")
+    for variable, name in _option_variables().items():
+        raw = environ.get(variable)
         if raw:
-            found[option.name] = raw.split(",") if option.kind == "list" and option.name != "kernel" else raw
+            found[name] = raw.split(",") if name in lists else raw
     return found
 
 
@@ -121,87 +182,6 @@ def _from_file(path: str | None) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"configuration file {path} must hold `name: value` lines, found {type(data).__name__}", field="config")
     return {str(name).replace("-", "_"): value for name, value in data.items()}
-
-
-def _unknown(name: str, table: Mapping[str, Option]) -> str:
-    near = get_close_matches(name, table, n=1)
-    return f"unknown option {name!r}" + (f": did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(option.name for option in OPTIONS))}")
-
-
-def _convert(option: Option, raw: Any, label: str) -> Any:
-    try:
-        value = _cast(option, raw)
-    except (ValueError, TypeError):
-        expected = {
-            "int": "a whole number",
-            "float": "a number",
-            "bool": "true or false",
-            "bytes": "a size such as 4G or 512Mi",
-            "tokens": "a number such as 4096 or 8k",
-        }
-        raise ConfigError(f"{label} is {raw!r}: it must be {expected.get(option.kind, option.kind)}", field=option.name) from None
-    if option.choices and value not in option.choices:
-        raise ConfigError(f"{label} is {raw!r}: it must be one of {', '.join(option.choices)}", field=option.name)
-    return value
-
-
-def _cast(option: Option, raw: Any) -> Any:
-    if option.name == "kernel":
-        return _kernels(raw)
-    match option.kind:
-        case "str":
-            if not isinstance(raw, str | os.PathLike):
-                raise TypeError
-            return str(raw)
-        case "int":
-            return _number(raw, exact=True)
-        case "bytes":
-            return _number(raw)
-        case "tokens":
-            return _number(raw)
-        case "float":
-            if isinstance(raw, bool):
-                raise TypeError
-            return float(raw)
-        case "bool":
-            return _truth(raw)
-        case "list":
-            return tuple(str(item) for item in ([raw] if isinstance(raw, str) else raw))
-
-
-def _number(raw: Any, *, exact: bool = False) -> int:
-    if isinstance(raw, bool):
-        raise TypeError
-    if isinstance(raw, int) or exact:
-        return int(raw)
-    text = str(raw).strip().lower().removesuffix("b")
-    digits = text.rstrip("kmgti")
-    return int(float(digits) * _SUFFIXES[text[len(digits) :]]) if text[len(digits) :] in _SUFFIXES else int(text)
-
-
-def _truth(raw: Any) -> bool:
-    if isinstance(raw, bool):
-        return raw
-    text = str(raw).strip().lower()
-    if text in ("1", "true", "yes", "on"):
-        return True
-    if text in ("0", "false", "no", "off"):
-        return False
-    raise ValueError(raw)
-
-
-def _kernels(raw: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    items = [raw] if isinstance(raw, str) else list(raw)
-    result = []
-    for item in items:
-        if isinstance(item, str):
-            kind, equals, providers = item.partition("=")
-            if not equals or not providers:
-                raise ConfigError(f"--kernel is {item!r}: it must be KIND=PROVIDER[,PROVIDER], e.g. linear=native.portable", field="kernel")
-            result.append((kind, tuple(providers.split(","))))
-        else:
-            result.append((item[0], tuple(item[1])))
-    return tuple(result)
 
 
 def _check(config: EngineConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from llmx.config import ModelConfig
 from llmx.errors import ConfigError, ModelError, ProgramError
 from llmx.executor.bundle import ModelBundle
 from llmx.models.builtin import builtin_models
+from llmx.models.overrides import as_asked
 from llmx.models.registry import ModelDef, ModelFacts, ModelRegistry, TensorLayout
 from llmx.program.ops import Model
 from llmx.program.verify import verify
@@ -77,7 +79,7 @@ def load_model(config: ModelConfig, registry: ModelRegistry | None = None) -> Lo
         weights=checkpoint.weights,
         vocab_size=summary.vocab_size,
         max_model_len=summary.max_model_len,
-        digest=_digest(checkpoint, model),
+        digest=_digest(checkpoint, model, config.hf_overrides),
     )
     return LoadedModel(bundle, summary, definition, checkpoint.config, tuple(warnings))
 
@@ -151,7 +153,7 @@ def _build(checkpoint: Checkpoint, definition: ModelDef) -> Model:
 
 
 def _open(config: ModelConfig) -> Checkpoint:
-    return open_checkpoint(config.source, revision=config.revision, download_dir=config.download_dir)
+    return as_asked(open_checkpoint(config.source, revision=config.revision, download_dir=config.download_dir), config)
 
 
 def _name_of(config: ModelConfig) -> str:
@@ -219,9 +221,9 @@ def _check_weights(checkpoint: Checkpoint, model: Model, definition: ModelDef) -
     return warnings
 
 
-def _digest(checkpoint: Checkpoint, model: Model) -> str:
-    """sha256 over the tensors that the model uses: names, types, shapes, and both ends of each."""
-    digest = hashlib.sha256()
+def _digest(checkpoint: Checkpoint, model: Model, overrides: Mapping[str, Any]) -> str:
+    """sha256 over the tensors that the model uses: names, types, shapes, and both ends of each; and over what the user changed."""
+    digest = hashlib.sha256(json.dumps(overrides, sort_keys=True).encode() if overrides else b"")
     for name in sorted({ref.name for ref in model.weights().values()}):
         tensor = checkpoint.weights.raw(name)
         flat = tensor.data.reshape(-1)

@@ -1,0 +1,100 @@
+"""Values of options, from text or Python objects, by kind; by the same rules for flags, files, variables and keywords."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from llmx.errors import ConfigError
+from llmx.options import Option
+
+__all__ = ["convert"]
+
+_SUFFIXES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
+_EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "bytes": "a size such as 4G or 512Mi",
+    "tokens": "a number such as 4096 or 8k",
+    "json": 'a JSON object such as {"name": 1}',
+}
+
+
+def convert(option: Option, raw: Any, label: str) -> Any:
+    """The value of an option. label: how the user wrote its name. Raises ConfigError that says what is expected."""
+    try:
+        value = _cast(option, raw)
+    except (ValueError, TypeError, OverflowError):
+        raise ConfigError(f"{label} is {raw!r}: it must be {_EXPECTED.get(option.kind, option.kind)}", field=option.name) from None
+    value = dict(option.synonyms).get(value, value) if isinstance(value, str) else value
+    if option.choices and value not in option.choices:
+        raise ConfigError(f"{label} is {raw!r}: it must be one of {', '.join(option.choices)}", field=option.name)
+    return value
+
+
+def _cast(option: Option, raw: Any) -> Any:
+    if option.name == "kernel":
+        return _kernels(raw)
+    match option.kind:
+        case "str":
+            if not isinstance(raw, str | os.PathLike):
+                raise TypeError
+            return str(raw)
+        case "int":
+            return _number(raw, exact=True)
+        case "bytes" | "tokens":
+            return _number(raw)
+        case "float":
+            if isinstance(raw, bool):
+                raise TypeError
+            return float(raw)
+        case "bool":
+            return _truth(raw)
+        case "list":
+            return tuple(str(item) for item in ([raw] if isinstance(raw, str) else raw))
+        case "json":
+            return _object(raw)
+
+
+def _number(raw: Any, *, exact: bool = False) -> int:
+    if isinstance(raw, bool):
+        raise TypeError
+    if isinstance(raw, int) or exact:
+        return int(raw)
+    text = str(raw).strip().lower().removesuffix("b")
+    digits = text.rstrip("kmgti")
+    return int(float(digits) * _SUFFIXES[text[len(digits) :]]) if text[len(digits) :] in _SUFFIXES else int(text)
+
+
+def _truth(raw: Any) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    text = str(raw).strip().lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(raw)
+
+
+def _object(raw: Any) -> dict[str, Any]:
+    value = json.loads(raw) if isinstance(raw, str) else raw
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise TypeError
+    return dict(value)
+
+
+def _kernels(raw: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    items = [raw] if isinstance(raw, str) else list(raw)
+    result = []
+    for item in items:
+        if isinstance(item, str):
+            kind, equals, providers = item.partition("=")
+            if not equals or not providers:
+                raise ConfigError(f"--kernel is {item!r}: it must be KIND=PROVIDER[,PROVIDER], e.g. linear=native.portable", field="kernel")
+            result.append((kind, tuple(providers.split(","))))
+        else:
+            result.append((item[0], tuple(item[1])))
+    return tuple(result)
