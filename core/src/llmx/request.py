@@ -41,6 +41,8 @@ class Request:
     arrival: int = 0  # counter: the order of arrival
     priority: int = 0  # lower runs earlier
     arrival_s: float = 0.0  # monotonic clock, for the queue delay
+    started_s: float = 0.0  # the same clock: first admitted; 0.0 before
+    num_preempted: int = 0
     cache_salt: bytes = b""
 
     state: RequestState = RequestState.WAITING

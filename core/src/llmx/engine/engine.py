@@ -13,6 +13,7 @@ import numpy as np
 
 from llmx.batch import Status
 from llmx.config import EngineConfig
+from llmx.engine.accounting import Accounting
 from llmx.engine.messages import Abort, Add, SeqOutput
 from llmx.engine.outputs import EngineStats
 from llmx.errors import PromptTooLong, QueueFull, RequestError
@@ -31,7 +32,6 @@ _FAILURES = {
     int(Status.MASK_DEAD): "no token may be drawn: allowed_token_ids, logit_bias or the grammar exclude the whole vocabulary",
     int(Status.KV_LOAD_FAILED): "KV pages of this request could not be loaded",
 }
-_BUSY_WINDOW_NS = 1_000_000_000  # gauges of load look at about the last second
 
 
 class Engine:
@@ -56,8 +56,7 @@ class Engine:
         self._requests: dict[str, dict[int, Request]] = {}
         self._in_flight: deque[tuple[Ticket, Scheduled]] = deque()
         self._arrivals = 0
-        self._stats = EngineStats(kv_blocks_total=self.kv.blocks_total)
-        self._window = [perf_counter_ns(), 0]  # start of the window, busy time in it
+        self.accounting = Accounting(self.kv, self.scheduler)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -87,7 +86,7 @@ class Engine:
             for index in range(params.n)
         ]
         self._requests[message.id] = {request.index: request for request in answers}
-        self._stats.prompt_tokens += len(message.prompt)
+        self.accounting.stats.prompt_tokens += len(message.prompt)
         if max_new == 0:
             for request in answers:  # nothing to fork: each only computes its prompt
                 self.scheduler.add(request)
@@ -147,13 +146,14 @@ class Engine:
         ticket, scheduled = self._in_flight.popleft()
         out = self.executor.collect(ticket)
         outputs = [self._news(emission) for emission in self.scheduler.update(scheduled, out)]
-        self._account(scheduled, out.t_us, perf_counter_ns() - began)
+        self.accounting.stepped(scheduled, out.t_us, perf_counter_ns() - began)
         return outputs
 
     def _news(self, emission: Emission) -> SeqOutput:
         request = emission.request
-        news = SeqOutput(request.id, request.index, emission.tokens, num_cached=request.num_cached)
-        self._stats.generation_tokens += len(emission.tokens)
+        news = SeqOutput(request.id, request.index, emission.tokens, num_cached=request.num_cached, started_s=request.started_s)
+        news.preemptions = request.num_preempted
+        self.accounting.stats.generation_tokens += len(emission.tokens)
         if emission.logprobs is not None:
             news.lp = _rows(*emission.logprobs)
         if emission.prompt_logprobs is not None:
@@ -168,48 +168,16 @@ class Engine:
         if not answers:
             del self._requests[request.id]
         news.finish_reason = request.finish_reason
-        finished = self._stats.requests_finished
-        finished[request.finish_reason or ""] = finished.get(request.finish_reason or "", 0) + 1
+        self.accounting.ended(request)
         if request.finish_reason == "error":
             news.error = _FAILURES.get(request.stop_reason or 0, "the request failed in the executor")
         elif request.stop_reason is not None and (request.stop_reason in request.params.stop_token_ids or request.stop_reason not in self._eos_ids):
             news.stop_reason = request.stop_reason
         return news
 
-    def _account(self, scheduled: Scheduled, t_us: tuple[int, int, int], total_ns: int) -> None:
-        stats, window = self._stats, self._window
-        stats.steps += 1
-        stats.forward_us += t_us[0]
-        stats.sample_us += t_us[1]
-        stats.python_us += max(total_ns // 1000 - t_us[0] - t_us[1] - t_us[2], 0)
-        now = perf_counter_ns()
-        window[1] += sum(t_us) * 1000
-        if now - window[0] > _BUSY_WINDOW_NS:
-            stats.device_busy = min(window[1] / (now - window[0]), 1.0)
-            self._window = [now, 0]
-
-    # -- outside views -------------------------------------------------------------------------------------------------
-
     def stats(self) -> EngineStats:
         """Counters and gauges as of now; the engine's own object."""
-        stats = self._stats
-        stats.requests_running = len(self.scheduler.running)
-        stats.requests_waiting = len(self.scheduler.waiting)
-        stats.kv_blocks_used, stats.kv_blocks_cached = self.kv.blocks_held, self.kv.blocks_cached
-        stats.prefix_queries, stats.prefix_hits = self.kv.prefix_queries, self.kv.prefix_hits
-        stats.preemptions = self.scheduler.num_preemptions
-        stats.step_budget_used = self.scheduler.budget.used
-        stats.queue_delay_s = self.scheduler.queue_delay_s
-        if not self.has_work:
-            stats.device_busy, stats.step_budget_used = 0.0, 0.0
-        return stats
-
-    def reset_stats(self) -> None:
-        """Counters back to zero and the prefix cache forgotten: after the warm-up."""
-        self._stats = EngineStats(kv_blocks_total=self.kv.blocks_total)
-        self.kv.prefix_queries = self.kv.prefix_hits = 0
-        for pool in self.kv.pools:
-            pool.reset_cache()
+        return self.accounting.snapshot(idle=not self.has_work)
 
     def close(self) -> None:
         """Free the executor."""

@@ -131,6 +131,8 @@ class SeqOutput(msgspec.Struct, array_like=True):
     lp: list[tuple[list[int], list[float], int]] | None = None
     prompt_lp: list[tuple[list[int], list[float], int]] | None = None
     num_cached: int = 0
+    started_s: float = 0.0  # monotonic clock of this machine; 0.0: it never ran
+    preemptions: int = 0
 
 
 class Outputs(msgspec.Struct, tag=4, array_like=True):

@@ -49,6 +49,8 @@ class OutputProcessor:
             return None
         self.news = True
         self._metrics.note(len(item.tokens))
+        self._metrics.scheduled_ts = self._metrics.scheduled_ts or item.started_s
+        self._metrics.num_preemptions = max(self._metrics.num_preemptions, item.preemptions)
         if answer.take(item):
             return Abort(self.request_id, item.index, "stop")
         return None

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Literal
 
-__all__ = ["CompletionOutput", "EngineStats", "FinishReason", "Logprob", "RequestMetrics", "RequestOutput", "TokenLogprobs"]
+__all__ = ["STEP_TOKEN_BOUNDS", "CompletionOutput", "EngineStats", "FinishReason", "Logprob", "RequestMetrics", "RequestOutput", "TokenLogprobs"]
 
+STEP_TOKEN_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
@@ -52,6 +53,8 @@ class RequestMetrics:
     first_token_ts: float = 0.0
     last_token_ts: float = 0.0
     num_generation_tokens: int = 0
+    scheduled_ts: float = 0.0  # when the engine first computed something for it
+    num_preemptions: int = 0  # of the answer that was preempted most often
 
     @property
     def first_token_latency(self) -> float:
@@ -123,6 +126,8 @@ class EngineStats:
     prefix_hits: int = 0  # tokens found
     preemptions: int = 0
     steps: int = 0
+    step_tokens: int = 0  # token rows of all steps
+    step_token_buckets: list[int] = field(default_factory=lambda: [0] * (len(STEP_TOKEN_BOUNDS) + 1))  # steps with at most so many rows; the last: more
     requests_finished: dict[str, int] = field(default_factory=dict)  # by finish reason
     step_budget_used: float = 0.0  # share of the token budget that the last step used
     device_busy: float = 0.0  # share of recent time that steps took

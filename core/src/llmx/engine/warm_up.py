@@ -21,4 +21,4 @@ def measure(engine: Engine) -> None:
     engine.add(Add("warm-up", [1 + i % (engine.vocab_size - 1) for i in range(length)], params))
     while engine.has_work:
         engine.step()
-    engine.reset_stats()
+    engine.accounting.reset()

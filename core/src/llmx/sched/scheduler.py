@@ -159,6 +159,7 @@ class Scheduler:
         request.state = RequestState.WAITING
         self.waiting.add(request)
         self.num_preemptions += 1
+        request.num_preempted += 1
         self.admission.note_preemption()
 
     def _leave(self, request: Request) -> None:
@@ -188,6 +189,7 @@ class Scheduler:
                 continue
             self.waiting.remove(request)
             request.state = RequestState.RUNNING
+            request.started_s = request.started_s or self._clock()
             self.running[request] = None
             build.join(request)
             build.add(request, q)

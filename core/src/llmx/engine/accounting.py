@@ -1,0 +1,65 @@
+"""Accounting: what an engine counts about itself: tokens, ends, times of its steps, how full they are. `/metrics` shows it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from time import perf_counter_ns
+
+from llmx.engine.outputs import STEP_TOKEN_BOUNDS, EngineStats
+from llmx.kv.manager import KVManager
+from llmx.request import Request
+from llmx.sched.scheduler import Scheduler
+from llmx.sched.step_builder import Scheduled
+
+__all__ = ["Accounting"]
+
+_BUSY_WINDOW_NS = 1_000_000_000  # gauges of load look at about the last second
+
+
+class Accounting:
+    """The counters of one engine, written by its thread."""
+
+    def __init__(self, kv: KVManager, scheduler: Scheduler) -> None:
+        self._kv, self._scheduler = kv, scheduler
+        self.reset()
+
+    def reset(self) -> None:
+        """All counters back to zero and the prefix cache forgotten: after the warm-up."""
+        self.stats = EngineStats(kv_blocks_total=self._kv.blocks_total)
+        self._window = [perf_counter_ns(), 0]  # start of the window, busy time in it
+        self._kv.prefix_queries = self._kv.prefix_hits = 0
+        for pool in self._kv.pools:
+            pool.reset_cache()
+
+    def ended(self, request: Request) -> None:
+        """An answer has ended."""
+        reason = request.finish_reason or ""
+        self.stats.requests_finished[reason] = self.stats.requests_finished.get(reason, 0) + 1
+
+    def stepped(self, scheduled: Scheduled, t_us: tuple[int, int, int], total_ns: int) -> None:
+        """A step is done. t_us: forward, sample, draft; total_ns: with everything around them."""
+        stats, window = self.stats, self._window
+        tokens = scheduled.step.num_tokens
+        stats.steps += 1
+        stats.step_tokens += tokens
+        stats.step_token_buckets[bisect_left(STEP_TOKEN_BOUNDS, tokens)] += 1
+        stats.forward_us += t_us[0]
+        stats.sample_us += t_us[1]
+        stats.python_us += max(total_ns // 1000 - sum(t_us), 0)
+        now = perf_counter_ns()
+        window[1] += sum(t_us) * 1000
+        if now - window[0] > _BUSY_WINDOW_NS:
+            stats.device_busy = min(window[1] / (now - window[0]), 1.0)
+            self._window = [now, 0]
+
+    def snapshot(self, *, idle: bool) -> EngineStats:
+        """Counters and gauges as of now; the engine's own object. idle: nothing waits, runs or is in flight."""
+        stats, kv, scheduler = self.stats, self._kv, self._scheduler
+        stats.requests_running, stats.requests_waiting = len(scheduler.running), len(scheduler.waiting)
+        stats.kv_blocks_used, stats.kv_blocks_cached = kv.blocks_held, kv.blocks_cached
+        stats.prefix_queries, stats.prefix_hits = kv.prefix_queries, kv.prefix_hits
+        stats.preemptions = scheduler.num_preemptions
+        stats.step_budget_used = 0.0 if idle else scheduler.budget.used
+        stats.device_busy = 0.0 if idle else stats.device_busy
+        stats.queue_delay_s = scheduler.queue_delay_s
+        return stats
