@@ -117,7 +117,7 @@ async def _kill(engine: AsyncEngine) -> None:
     """SIGKILL the engine process and wait until it was noticed."""
     child = engine._child.process
     os.kill(child.pid, signal.SIGKILL)
-    while engine._down is None and engine._dead is None and engine._child.process is child:
+    while engine._life.is_up and engine._child.process is child:
         await asyncio.sleep(0.01)
 
 
@@ -150,7 +150,7 @@ def test_an_engine_that_dies_again_and_again_stays_down() -> None:
         waiting = engine.generate("hello", LONG, "last")
         await anext(waiting)
         await _kill(engine)
-        while engine._dead is None:
+        while engine._life.dead is None:
             await asyncio.sleep(0.01)
         with pytest.raises(EngineDead):
             await asyncio.wait_for(collect(engine, "after"), 1)

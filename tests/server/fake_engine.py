@@ -92,6 +92,8 @@ class FakeEngine:
     sampling_defaults: dict[str, Any] = field(default_factory=dict)
     alive: bool = True
     closed: bool = False
+    killed: bool = False
+    why: str = ""
     aborted: list[str] = field(default_factory=list)
     running: dict[str, list[int]] = field(default_factory=dict)
     started_ids: list[str] = field(default_factory=list)
@@ -104,7 +106,16 @@ class FakeEngine:
             raise self.start_error
 
     async def generate(
-        self, prompt: str | list[int], params: SamplingParams, request_id: str, *, priority: int = 0, add_special_tokens: bool = True, cache_salt: str = ""
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        add_special_tokens: bool = True,
+        cache_salt: str = "",
+        timeout_s: float | None = None,
+        replay: bool = False,
     ) -> AsyncGenerator[RequestOutput, None]:
         assert request_id not in self.running, "two running requests share an id"
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
@@ -133,7 +144,7 @@ class FakeEngine:
             if self.gate:
                 await self.gate.wait()
             if self.closed:
-                raise EngineDead("the engine was closed")
+                raise EngineDead(self.why)
             if self.fail_at == number:
                 raise self.error
             outputs = [writer.step(self.chunk) for writer in writers]
@@ -161,8 +172,16 @@ class FakeEngine:
         while self.running:
             await asyncio.sleep(0.01)
 
-    async def close(self) -> None:
+    async def close(self, why: str = "the engine was closed") -> None:
         self.closed = True
+        self.why = why
+
+    def kill(self) -> None:
+        self.killed = True
+
+    @property
+    def num_running(self) -> int:
+        return len(self.running)
 
 
 class _Writer:

@@ -106,16 +106,27 @@ def stream_in_background(url: str, seen: list[str], tokens: int) -> threading.Th
     return thread
 
 
+def until_draining(url: str) -> None:
+    """Waits until the server has taken its signal."""
+    deadline = time.monotonic() + 10
+    while httpx.get(f"{url}/ready").status_code == 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_sigterm_lets_running_requests_finish() -> None:
-    with server(tokens=100, delay_s=0.01) as (url, process):
+    with server(tokens=200, delay_s=0.01) as (url, process):
         seen: list[str] = []
-        thread = stream_in_background(url, seen, 100)
+        thread = stream_in_background(url, seen, 200)
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{url}/health")
+        until_draining(url)
+        for path, status in (("/health", 503), ("/ready", 503), ("/version", 200)):
+            assert httpx.get(f"{url}{path}").status_code == status
+        assert httpx.get(f"{url}/health").json()["status"] == "draining"
+        refused = httpx.post(f"{url}/v1/completions", json={"prompt": "a"})
+        assert refused.status_code == 503 and refused.headers["retry-after"] and "shutting down" in refused.json()["error"]["message"]
         thread.join(20)
-        assert seen[-1] == "data: [DONE]" and len(seen) == 101
+        assert seen[-1] == "data: [DONE]" and len(seen) == 201
         assert finish(process) == (0, "aborted 0 closed True")
 
 
@@ -133,7 +144,7 @@ def test_drain_timeout_and_second_signal_cut_what_still_runs() -> None:
             assert time.monotonic() - start < 15
             thread.join(20)
             if signals == 1:  # the client is told
-                assert '"code":"engine_dead"' in seen[-2] and seen[-1] == "data: [DONE]"
+                assert '"code":"engine_dead"' in seen[-2] and "--shutdown-timeout" in seen[-2] and seen[-1] == "data: [DONE]"
 
 
 def test_loading_answers_503_and_a_failed_start_ends_the_process() -> None:

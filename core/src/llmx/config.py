@@ -55,6 +55,9 @@ class SchedulerConfig:
     policy: str = "fcfs"  # fcfs or priority
     interactive: bool = True  # bound the time of steps that mix decode and prefill; False favours throughput
     max_queued_requests: int | None = 1024  # more are refused with 503
+    max_queued_tokens: int | None = None  # tokens of waiting requests; a request beyond is refused with 503 unless none waits
+    queue_timeout_s: float | None = None  # a request that has waited longer for its first step is refused with 503
+    step_timeout_s: float | None = None  # an engine that ends no step for so long hangs; 0: never; None: see engine.watchdog
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class ServerConfig:
     log_level: str = "info"
     log_format: str = "text"  # text or json
     drain_timeout_s: float = 30.0  # SIGTERM: running requests may finish for this long
+    request_timeout_s: float | None = None  # from arrival to the end of the answer; longer ones end with 408 or an error event
+    reader_timeout_s: float = 60.0  # a client that takes nothing of its answer for so long is cut off; 0: never
 
 
 @dataclass(frozen=True, slots=True)

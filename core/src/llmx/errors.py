@@ -4,7 +4,10 @@ LlmxError
 ├── RequestError          the request is wrong or cannot be taken now; answered 4xx/503, never touches another request
 │   ├── PromptTooLong     400: prompt (plus what it asks for) does not fit the model or the KV cache
 │   ├── ModelNotFound     404: the request names a model that is not served
-│   └── QueueFull         503: the waiting queue is at its limit; carries `retry_after_s`
+│   ├── QueueFull         503: the waiting queue is at its limit; carries `retry_after_s`
+│   │   └── QueueTimeout  503: it waited longer than --queue-timeout for its first step
+│   ├── RequestTimeout    408: it was not answered within --request-timeout
+│   └── RequestFailed     500: the engine failed at this request alone
 ├── ConfigError           an option or a combination of options is wrong; raised before the start
 ├── ModelError            a model file is missing, corrupt or unsupported; names file and reason
 ├── PlatformError         no platform, a tie, a device that fails, a forced kernel that cannot be used
@@ -29,7 +32,10 @@ __all__ = [
     "ProgramError",
     "PromptTooLong",
     "QueueFull",
+    "QueueTimeout",
     "RequestError",
+    "RequestFailed",
+    "RequestTimeout",
 ]
 
 
@@ -67,6 +73,22 @@ class QueueFull(RequestError):
         self.retry_after_s = retry_after_s
 
 
+class QueueTimeout(QueueFull):
+    """The request waited too long for its first step."""
+
+
+class RequestTimeout(RequestError):
+    """The request was not answered within the time that the server gives it."""
+
+    status = 408
+
+
+class RequestFailed(RequestError):
+    """Something went wrong inside, at this request alone; nothing in the request is known to be at fault."""
+
+    status = 500
+
+
 class ConfigError(LlmxError):
     """An option is wrong: `field` names it, the message gives value, limit and remedy."""
 
@@ -100,4 +122,8 @@ class ProgramError(LlmxError):
 
 
 class EngineDead(LlmxError):
-    """The engine process ended before the request was answered."""
+    """The engine process ended before the request was answered. detail: a traceback, for logs only."""
+
+    def __init__(self, message: str = "", *, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail

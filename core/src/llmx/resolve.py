@@ -194,8 +194,14 @@ def _check(config: EngineConfig) -> None:
         ("scheduler.max_num_batched_tokens", config.scheduler.max_num_batched_tokens, 16, None),
         ("scheduler.max_num_seqs", config.scheduler.max_num_seqs, 1, 65536),
         ("scheduler.max_queued_requests", config.scheduler.max_queued_requests, 1, None),
+        ("scheduler.max_queued_tokens", config.scheduler.max_queued_tokens, 1, None),
+        ("scheduler.queue_timeout_s", config.scheduler.queue_timeout_s, 0.001, None),
+        ("scheduler.step_timeout_s", config.scheduler.step_timeout_s, 0, None),
         ("platform.threads", config.platform.threads, 1, 1024),
         ("server.port", config.server.port, 0, 65535),
+        ("server.drain_timeout_s", config.server.drain_timeout_s, 0, None),
+        ("server.request_timeout_s", config.server.request_timeout_s, 0.001, None),
+        ("server.reader_timeout_s", config.server.reader_timeout_s, 0, None),
     )
     for path, value, low, high in rules:
         if value is not None and (value < low or (high is not None and value > high)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import zmq.asyncio
 from llmx import errors
 from llmx.config import EngineConfig
 from llmx.engine.messages import Configure, EngineInfo, Failed, FromEngine, Progress, Ready, Shutdown, ToEngine, decoder, encode
+from llmx.engine.parent import parent_arguments
 from llmx.errors import EngineDead, LlmxError
 from llmx.executor.base import Progress as OnProgress
 from llmx.resolve import child_environment
@@ -23,16 +25,31 @@ from llmx.resolve import child_environment
 __all__ = ["EngineChild", "error_of"]
 
 _TERMINATE_S = 10.0  # from the Shutdown message to SIGKILL
+_KILL_WAIT_S = 5.0  # a killed process is gone at once, unless a device or a file system holds it
 _ALIVE_POLL_S = 0.2
 
 
 class EngineChild:
-    """One engine process. `start` it early: it works while the caller imports the rest of the server."""
+    """One engine process. `start` it early: it works while the caller imports the rest of the server.
+
+    Raises EngineDead when the process cannot be started, for instance because the disk is full.
+    """
 
     def __init__(self, config: EngineConfig, user_set: list[str]) -> None:
+        self._why: str | None = None  # why this side ended it
+        self._closed = False
+        self._context = zmq.asyncio.Context()
+        self._folder = ""
+        try:
+            self._open(config, user_set)
+        except (OSError, zmq.ZMQError) as error:
+            self._context.destroy(linger=0)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise EngineDead(f"the engine process cannot be started: {error}") from error
+
+    def _open(self, config: EngineConfig, user_set: list[str]) -> None:
         self._folder = tempfile.mkdtemp(prefix="llmx-")
         requests, outputs = (f"ipc://{Path(self._folder) / name}" for name in ("requests", "outputs"))
-        self._context = zmq.asyncio.Context()
         self._to = self._context.socket(zmq.PUSH)
         self._from = self._context.socket(zmq.PULL)
         for socket in (self._to, self._from):
@@ -40,10 +57,9 @@ class EngineChild:
         self._to.bind(requests)
         self._from.bind(outputs)
         self._decoder = decoder(FromEngine)
-        command = [sys.executable, "-m", "llmx.engine.process", requests, outputs]
+        command = [sys.executable, "-m", "llmx.engine.process", requests, outputs, *parent_arguments()]
         self.process = subprocess.Popen(command, env=child_environment(), stdin=subprocess.DEVNULL)
         self._configure = Configure(config, user_set)
-        self._closed = False
 
     async def ready(self, on_progress: OnProgress | None = None) -> EngineInfo:
         """Wait until the engine takes requests. Raises the error that stopped it."""
@@ -63,7 +79,7 @@ class EngineChild:
     async def send(self, message: ToEngine) -> None:
         """Queue a message to the engine. Raises EngineDead when it has ended."""
         if self.process.poll() is not None:
-            raise EngineDead(f"the engine process ended with status {self.process.returncode}")
+            raise self._death()
         await self._to.send(encode(message))
 
     async def receive(self) -> FromEngine:
@@ -72,7 +88,7 @@ class EngineChild:
             if await self._from.poll(int(_ALIVE_POLL_S * 1000)):
                 return self._decoder.decode(await self._from.recv())  # type: ignore[no-any-return]
             if self.process.poll() is not None and not await self._from.poll(0):
-                raise EngineDead(f"the engine process ended with status {self.process.returncode}")
+                raise self._death()
 
     async def close(self) -> None:
         """End the process: politely, then not. Idempotent."""
@@ -87,12 +103,19 @@ class EngineChild:
                 self.kill()
         self._release()
 
-    def kill(self) -> None:
-        """End the process now and remove its sockets' folder; `close` frees the sockets."""
+    def kill(self, why: str | None = None) -> None:
+        """End the process now and remove its sockets' folder; `close` frees the sockets. why: what `receive` then says."""
         if self.process.poll() is None:
+            self._why = why
             self.process.kill()
-            self.process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_KILL_WAIT_S)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _death(self) -> EngineDead:
+        status = self.process.returncode
+        hint = ": the kernel kills so when memory runs out" if status == -signal.SIGKILL else ""
+        return EngineDead(self._why or f"the engine process ended with status {status}{hint}")
 
     def _release(self) -> None:
         if self._closed:
@@ -108,7 +131,7 @@ def error_of(message: Failed) -> LlmxError:
     """The error that the engine process reported, of the same class where llmx has it."""
     kind = getattr(errors, message.kind, None)
     if kind is None or not issubclass(kind, LlmxError):
-        return EngineDead(f"the engine failed: {message.message}\n{message.detail}")
+        return EngineDead(f"the engine failed: {message.message}", detail=message.detail)
     error: LlmxError = kind.__new__(kind)
     Exception.__init__(error, message.message)
     for name in ("field", "path", "plugin"):

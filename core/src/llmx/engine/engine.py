@@ -16,12 +16,13 @@ from llmx.config import EngineConfig
 from llmx.engine.accounting import Accounting
 from llmx.engine.messages import Abort, Add, SeqOutput
 from llmx.engine.outputs import EngineStats
-from llmx.errors import PromptTooLong, QueueFull, RequestError
+from llmx.errors import PromptTooLong, QueueTimeout, RequestError
 from llmx.executor.base import Executor, Ticket
 from llmx.kv.manager import KVManager
 from llmx.kv.spec import KVPlan
 from llmx.request import Request
 from llmx.sample.params_rows import row_from
+from llmx.sched.queue_limits import QueueLimits
 from llmx.sched.scheduler import Emission, Scheduler
 from llmx.sched.step_builder import Scheduled
 
@@ -51,7 +52,7 @@ class Engine:
         self.max_model_len = kv_plan.max_model_len
         self.vocab_size = vocab_size
         self._eos_ids = eos_ids
-        self._max_queued = config.scheduler.max_queued_requests
+        self._queue = QueueLimits(config.scheduler, self.scheduler)
         self._seeds = np.random.default_rng(config.model.seed)
         self._requests: dict[str, dict[int, Request]] = {}
         self._in_flight: deque[tuple[Ticket, Scheduled]] = deque()
@@ -100,9 +101,7 @@ class Engine:
             raise RequestError(f"a request with id {message.id!r} is running already", field="request_id")
         if length == 0:
             raise RequestError("the prompt has no tokens: give at least one", field="prompt")
-        if self._max_queued is not None and self.scheduler.num_queued >= self._max_queued:
-            why = f"{self._max_queued} requests are waiting, which is the limit (--max-num-queued-reqs): try again later"
-            raise QueueFull(why, retry_after_s=max(1, int(self.scheduler.queue_delay_s)))
+        self._queue.check(length)
         least = 0 if params.max_tokens == 0 else 1
         if length + least > self.max_model_len:
             excess = length + least - self.max_model_len
@@ -125,6 +124,13 @@ class Engine:
             self.scheduler.finish(request, message.reason)
             outputs.append(self._close(request, SeqOutput(request.id, request.index, [])))
         return outputs
+
+    def expire(self) -> list[tuple[str, QueueTimeout]]:
+        """End the requests that have waited too long for their first step: (id, error) of each."""
+        ended = {request.id: error for request, error in self._queue.overdue()}
+        for name in ended:
+            self.abort(Abort(name, reason="timeout"))
+        return list(ended.items())
 
     @property
     def has_work(self) -> bool:

@@ -103,6 +103,7 @@ class EngineInfo(msgspec.Struct, array_like=True):
     numerics: str
     warnings: list[str]
     changes: list[str]
+    step_s: float = 0.0  # the largest step, as the warm-up foresees it
 
 
 class Ready(msgspec.Struct, tag=2, array_like=True):

@@ -1,4 +1,4 @@
-"""The engine process: `python -m llmx.engine.process REQUESTS OUTPUTS` with two ZMQ addresses.
+"""The engine process: `python -m llmx.engine.process REQUESTS OUTPUTS PARENT MAIN` with two ZMQ addresses.
 
 It connects, waits for Configure, starts the engine, then turns: take what has come, step, send the news. Idle, it sleeps in
 poll. It ends on Shutdown, or when its parent is gone. No other thread computes here.
@@ -7,7 +7,6 @@ poll. It ends on Shutdown, or when its parent is gone. No other thread computes 
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import sys
 import traceback
@@ -32,7 +31,8 @@ from llmx.engine.messages import (
     decoder,
     encode,
 )
-from llmx.errors import LlmxError, QueueFull, RequestError
+from llmx.engine.parent import Parent
+from llmx.errors import LlmxError, PlatformError, QueueFull, RequestError, RequestFailed
 
 __all__ = ["main"]
 
@@ -42,7 +42,7 @@ _IDLE_POLL_MS = 1000  # how often an idle engine looks whether its parent lives
 class _Channel:
     """The two sockets, typed."""
 
-    def __init__(self, requests: str, outputs: str) -> None:
+    def __init__(self, requests: str, outputs: str, parent: Parent) -> None:
         self._context = zmq.Context()
         self._in = self._context.socket(zmq.PULL)
         self._in.set_hwm(0)
@@ -51,16 +51,15 @@ class _Channel:
         self._out.set_hwm(0)
         self._out.connect(outputs)
         self._decoder = decoder(ToEngine)
-        self._parent = os.getppid()
+        self._parent = parent
 
     def send(self, message: Progress | Ready | Failed | Outputs | Rejected | Stats) -> None:
         self._out.send(encode(message))
 
     def receive(self, *, wait: bool) -> ToEngine | None:
         """The next message; None when there is none now (wait: within the idle poll). Exits when the parent is gone."""
+        self._parent.check()
         if wait and not self._in.poll(_IDLE_POLL_MS):
-            if os.getppid() != self._parent:
-                raise SystemExit(0)
             return None
         try:
             return self._decoder.decode(self._in.recv(zmq.NOBLOCK))  # type: ignore[no-any-return]
@@ -77,7 +76,8 @@ def main(arguments: list[str]) -> int:
     """Run one engine until Shutdown; the exit status."""
     for group_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they reach the whole group; the parent drains and says Shutdown
         signal.signal(group_signal, signal.SIG_IGN)
-    channel = _Channel(*arguments)
+    requests, outputs, *parent = arguments
+    channel = _Channel(requests, outputs, Parent(*parent))
     try:
         engine = _start(channel)
         if engine is None:
@@ -105,6 +105,10 @@ def _start(channel: _Channel) -> Engine | None:
     except LlmxError as error:
         channel.send(Failed(type(error).__name__, str(error), traceback.format_exc()))
         return None
+    except MemoryError:
+        why = "memory ran out while the model was loaded: lower --kv-cache-memory-bytes or --max-num-seqs, or take a smaller model"
+        channel.send(Failed(PlatformError.__name__, why, traceback.format_exc()))
+        return None
     gc.collect()
     gc.freeze()  # what the start made stays: later collections need not look at it
     channel.send(Ready(info))
@@ -121,6 +125,8 @@ def _serve(engine: Engine, channel: _Channel) -> None:
             items = engine.step()
             if items:
                 channel.send(Outputs(items))
+            for name, late in engine.expire():
+                channel.send(_refusal(name, late))
 
 
 def _handle(message: ToEngine, engine: Engine, channel: _Channel) -> None:
@@ -129,14 +135,21 @@ def _handle(message: ToEngine, engine: Engine, channel: _Channel) -> None:
             try:
                 engine.add(message)
             except RequestError as error:
-                retry = error.retry_after_s if isinstance(error, QueueFull) else 1
-                channel.send(Rejected(message.id, type(error).__name__, str(error), error.field, retry))
+                channel.send(_refusal(message.id, error))
+            except Exception as error:  # noqa: BLE001 - an error before anything runs is this request's alone
+                traceback.print_exc()
+                channel.send(_refusal(message.id, RequestFailed(f"the engine could not take the request: {type(error).__name__}: {error}")))
         case Abort():
             ended: list[SeqOutput] = engine.abort(message)
             if ended:
                 channel.send(Outputs(ended))
         case GetStats():
             channel.send(Stats(message.token, engine.stats()))
+
+
+def _refusal(name: str, error: RequestError) -> Rejected:
+    retry = error.retry_after_s if isinstance(error, QueueFull) else 1
+    return Rejected(name, type(error).__name__, str(error), error.field, retry)
 
 
 if __name__ == "__main__":

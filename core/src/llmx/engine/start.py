@@ -80,8 +80,8 @@ def start_engine(config: EngineConfig, progress: Progress, user_set: Iterable[st
     executor.kv_allocate(kv_plan)
     executor.warm_up(progress)
     engine = Engine(ready.config, executor, kv_plan, eos_ids=ready.loaded.summary.eos_ids, vocab_size=bundle.vocab_size, numerics=ready.plan.numerics)
-    measure(engine)
-    return engine, _info(ready, kv_plan, monotonic() - began)
+    step_s = measure(engine)
+    return engine, _info(ready, kv_plan, monotonic() - began, step_s)
 
 
 def _required(value: Any, platform: str, hook: str) -> Any:
@@ -182,7 +182,7 @@ def _size_kv(config: EngineConfig, executor: Executor, max_model_len: int, *, on
     return plan
 
 
-def _info(ready: Prepared, kv_plan: KVPlan, load_s: float) -> EngineInfo:
+def _info(ready: Prepared, kv_plan: KVPlan, load_s: float, step_s: float) -> EngineInfo:
     summary, limits = ready.loaded.summary, ready.executor.limits
     full = min((group.num_blocks - 1) // max(blocks_for(group.need, summary.max_model_len, limits.max_tokens), 1) for group in kv_plan.groups)
     tokens = min((group.num_blocks - 1) * group.need.block_tokens for group in kv_plan.groups)
@@ -212,5 +212,6 @@ def _info(ready: Prepared, kv_plan: KVPlan, load_s: float) -> EngineInfo:
         numerics=ready.plan.numerics,
         warnings=ready.warnings,
         changes=[f"{change.path} = {change.value}: {change.why}" for change in ready.changes],
+        step_s=step_s,
     )
 

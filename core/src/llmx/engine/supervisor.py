@@ -1,10 +1,11 @@
 """Supervisor: starts the engine process, and starts it again when it dies, but not for ever.
 
-A process that dies MAX_RESTARTS times within CRASH_WINDOW_S stays down: whatever kills it would kill it again.
+A process that dies again after MAX_RESTARTS restarts within CRASH_WINDOW_S stays down: whatever kills it would kill it again.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
@@ -12,13 +13,14 @@ from time import monotonic
 from llmx.config import EngineConfig
 from llmx.engine.child import EngineChild
 from llmx.engine.messages import EngineInfo
-from llmx.errors import EngineDead
+from llmx.errors import EngineDead, LlmxError
 from llmx.executor.base import Progress
 
 __all__ = ["CRASH_WINDOW_S", "MAX_RESTARTS", "Supervisor"]
 
 MAX_RESTARTS = 3
 CRASH_WINDOW_S = 60.0
+_PAUSE_S = 1.0  # after a start that failed: what was short may be free again
 
 
 class Supervisor:
@@ -28,6 +30,7 @@ class Supervisor:
         self._config, self._user_set = config, user_set
         self._clock = clock
         self._restarts: deque[float] = deque()
+        self._ended = False
         self.child = EngineChild(config, user_set)
 
     async def start(self, on_progress: Progress | None = None) -> EngineInfo:
@@ -40,18 +43,35 @@ class Supervisor:
             raise
 
     async def restart(self) -> EngineInfo:
-        """End what is left of the process and start a new one. Raises EngineDead past the crash-loop limit, or what stopped the start."""
+        """End what is left of the process and start a new one. Raises EngineDead past the crash-loop limit; a failed start counts."""
         self.child.kill()
         await self.child.close()
+        if self._ended:
+            raise EngineDead("the engine was ended")
+        why = ""
+        while True:
+            self._count(why)
+            try:
+                self.child = EngineChild(self._config, self._user_set)
+                return await self.start()
+            except LlmxError as error:
+                why = f"; the last start failed: {error}"
+            await asyncio.sleep(_PAUSE_S)
+
+    def _count(self, why: str) -> None:
         now = self._clock()
         while self._restarts and now - self._restarts[0] > CRASH_WINDOW_S:
             self._restarts.popleft()
         if len(self._restarts) >= MAX_RESTARTS:
-            raise EngineDead(f"the engine died {len(self._restarts) + 1} times within {CRASH_WINDOW_S:.0f} s and is not started again")
+            raise EngineDead(f"the engine died {len(self._restarts) + 1} times within {CRASH_WINDOW_S:.0f} s and is not started again{why}")
         self._restarts.append(now)
-        self.child = EngineChild(self._config, self._user_set)
-        return await self.start()
 
     async def close(self) -> None:
         """End the process: politely, then not."""
+        self._ended = True
         await self.child.close()
+
+    def kill(self) -> None:
+        """End the process at once, from any state, and start no other."""
+        self._ended = True
+        self.child.kill()

@@ -12,13 +12,18 @@ _PROMPT = 128  # tokens: enough that the cost per token dominates
 _NEW = 4
 
 
-def measure(engine: Engine) -> None:
-    """Run one small request; then the budget knows a prefill token's and a decode step's cost. Leaves no trace in the counters."""
+def measure(engine: Engine) -> float:
+    """Run one small request; then the budget knows a prefill token's and a decode step's cost. Leaves no trace in the counters.
+
+    Returns the seconds that the largest step would take at that cost; 0 where the model is too small to measure.
+    """
     length = min(_PROMPT, engine.max_model_len - _NEW, engine.scheduler.budget.max_tokens)
     if length < 2:
-        return
+        return 0.0
     params = SamplingParams(temperature=0.0, max_tokens=_NEW, ignore_eos=True, seed=0)
     engine.add(Add("warm-up", [1 + i % (engine.vocab_size - 1) for i in range(length)], params))
     while engine.has_work:
         engine.step()
     engine.accounting.reset()
+    budget = engine.scheduler.budget
+    return (budget.prefill_token_us or 0.0) * budget.max_tokens / 1e6

@@ -58,6 +58,11 @@ class Waiting:
         """Take a request out. Raises ValueError when it is not there."""
         self._items.remove(request)
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all that wait."""
+        return sum(len(request.tokens) for request in self._items)
+
     def oldest_s(self) -> float | None:
         """Arrival time of the request that has waited longest, None when empty."""
         return min((request.arrival_s for request in self._items), default=None)

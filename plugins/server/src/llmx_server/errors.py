@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from llmx.errors import EngineDead, ModelNotFound, PromptTooLong, QueueFull, RequestError
+from llmx.errors import EngineDead, ModelNotFound, PromptTooLong, QueueFull, QueueTimeout, RequestError, RequestFailed, RequestTimeout
 
 __all__ = [
     "RETRY_AFTER_S",
@@ -89,7 +89,10 @@ def _code(error: RequestError) -> str | None:
     codes = (
         (PromptTooLong, "context_length_exceeded"),
         (ModelNotFound, "model_not_found"),
+        (QueueTimeout, "queue_timeout"),
         (QueueFull, "queue_full"),
+        (RequestTimeout, "request_timeout"),
+        (RequestFailed, "internal_error"),
         (NotReady, "not_ready"),
         (GenerationFailed, "generation_failed"),
         (BodyTooLarge, "body_too_large"),

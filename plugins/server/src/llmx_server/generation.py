@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from llmx.engine.outputs import CompletionOutput, RequestOutput
-from llmx.errors import EngineDead, PromptTooLong, RequestError
+from llmx.errors import EngineDead, PromptTooLong, QueueTimeout, RequestError, RequestTimeout
 from llmx.sampling_params import SamplingParams
 from llmx_server.errors import GenerationFailed
 from llmx_server.serving import Serving
@@ -117,10 +117,13 @@ def fit(params: SamplingParams, num_prompt_tokens: int, max_model_len: int, *, m
     return replace(params, max_tokens=room)
 
 
-async def stream(serving: Serving, jobs: list[Job]) -> AsyncGenerator[tuple[Job, RequestOutput], None]:
-    """Outputs of all jobs as they come. Closing it, or an error in one job, aborts the others in the engine."""
+async def stream(serving: Serving, jobs: list[Job], *, replay: bool = False) -> AsyncGenerator[tuple[Job, RequestOutput], None]:
+    """Outputs of all jobs as they come. Closing it, or an error in one job, aborts the others in the engine.
+
+    replay: nothing is shown before the end, so an engine that dies meanwhile is no reason to give up.
+    """
     if len(jobs) == 1:
-        async with aclosing(_run(serving, jobs[0])) as outputs:
+        async with aclosing(_run(serving, jobs[0], replay)) as outputs:
             async for output in outputs:
                 yield jobs[0], output
         return
@@ -129,7 +132,7 @@ async def stream(serving: Serving, jobs: list[Job]) -> AsyncGenerator[tuple[Job,
     room = asyncio.Semaphore(_AHEAD * len(jobs))
 
     async def pump(job: Job) -> None:
-        async with aclosing(_run(serving, job)) as outputs:
+        async with aclosing(_run(serving, job, replay)) as outputs:
             async for output in outputs:
                 await room.acquire()
                 queue.put_nowait((job, output))
@@ -156,25 +159,33 @@ async def stream(serving: Serving, jobs: list[Job]) -> AsyncGenerator[tuple[Job,
 async def collect(serving: Serving, jobs: list[Job]) -> list[Answers]:
     """All answers, complete, in the order of the jobs."""
     answers = {job.index: Answers(job) for job in jobs}
-    async with aclosing(stream(serving, jobs)) as outputs:
+    async with aclosing(stream(serving, jobs, replay=True)) as outputs:
         async for job, output in outputs:
             answers[job.index].update(output)
     return [answers[job.index] for job in jobs]
 
 
-async def _run(serving: Serving, job: Job) -> AsyncGenerator[RequestOutput, None]:
+async def _run(serving: Serving, job: Job, replay: bool) -> AsyncGenerator[RequestOutput, None]:
     watch = serving.metrics.stopwatch()
     reason = "abort"
     try:
-        generated = serving.engine.generate(job.token_ids, job.params, job.request_id, priority=job.params.priority, cache_salt=job.cache_salt)
+        generated = serving.engine.generate(
+            job.token_ids,
+            job.params,
+            job.request_id,
+            priority=job.params.priority,
+            cache_salt=job.cache_salt,
+            timeout_s=serving.config.server.request_timeout_s,
+            replay=replay,
+        )
         async with aclosing(generated) as outputs:  # closing it aborts the request
             async for output in outputs:
                 if output.finished:
                     reason = ""
                 watch.step(output)
                 yield output
-    except RequestError:
-        reason = "refused"
+    except RequestError as error:
+        reason = "timeout" if isinstance(error, RequestTimeout | QueueTimeout) else "refused"
         raise
     except EngineDead:
         reason = "engine_dead"

@@ -1,14 +1,8 @@
-"""Running the server: it listens at once, is ready when the engine is, and drains on SIGTERM.
-
-The first SIGTERM or SIGINT stops accepting and lets running requests finish for `server.drain_timeout_s`; what still runs
-then is answered with an error. The second signal ends everything now. All are a clean end.
-"""
+"""Running the server: it listens at once, is ready when the engine is, and drains on SIGTERM, which is a clean end."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +12,10 @@ import uvicorn
 
 from llmx.config import EngineConfig
 from llmx_server.app import create_app
+from llmx_server.draining import drain, signals
 from llmx_server.listen import BACKLOG, bind
 from llmx_server.serving import Serving
+from llmx_server.slow_reader import reader_protocol
 
 if TYPE_CHECKING:
     from llmx.engine.async_engine import AsyncEngine
@@ -27,10 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _KEEP_ALIVE_S = 75  # idle connections: longer than common clients and proxies keep theirs, so that they close first
-
-_CUT_GRACE_S = 5  # for error answers to reach their clients once the drain time is over
-
-_log = logging.getLogger("llmx.server")
+_LAST_BYTES_S = 5  # for the ends of answers to reach their clients once nothing runs any more
 
 
 async def serve(
@@ -50,14 +43,14 @@ async def serve(
         sock = sock or bind(config.server.host, config.server.port)
         app = create_app(engine, config, phase="loading")
         server = _Server(_uvicorn_config(app, config))
-        with _signals(server, app.state.serving) as draining:
+        with signals(server, app.state.serving) as asked:
             starting = asyncio.create_task(engine.start(on_progress))
-            cutting = asyncio.create_task(_cut(engine, draining, config.server.drain_timeout_s))
+            draining = asyncio.create_task(drain(server, app.state.serving, asked))
             try:
                 await _run(server, sock, starting, app.state.serving, on_ready)
             finally:
-                cutting.cancel()
-                await asyncio.gather(cutting, return_exceptions=True)
+                draining.cancel()
+                await asyncio.gather(draining, return_exceptions=True)
     finally:
         await engine.close()
 
@@ -88,14 +81,6 @@ async def _run(server: _Server, sock: socket.socket, starting: asyncio.Task[None
         await asyncio.gather(listening, starting, return_exceptions=True)
 
 
-async def _cut(engine: AsyncEngine, draining: asyncio.Event, timeout_s: float) -> None:
-    """Closes the engine when draining has taken too long: every request that still runs gets an error instead of silence."""
-    await draining.wait()
-    await asyncio.sleep(timeout_s)
-    _log.warning("requests still run after %g s: ending them", timeout_s)
-    await engine.close()
-
-
 def _uvicorn_config(app: object, config: EngineConfig) -> uvicorn.Config:
     level = config.server.log_level.lower()
     verbose = level in ("debug", "trace")
@@ -106,36 +91,10 @@ def _uvicorn_config(app: object, config: EngineConfig) -> uvicorn.Config:
         access_log=verbose,
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=round(config.server.drain_timeout_s) + _CUT_GRACE_S,
+        timeout_graceful_shutdown=_LAST_BYTES_S,
+        http=reader_protocol(config.server.reader_timeout_s),
         backlog=BACKLOG,
     )
-
-
-@contextmanager
-def _signals(server: _Server, serving: Serving) -> Iterator[asyncio.Event]:
-    """Handles the signals; the event is set by the first."""
-    loop = asyncio.get_running_loop()
-    draining = asyncio.Event()
-
-    def on_signal(number: int) -> None:
-        name = signal.Signals(number).name
-        if server.should_exit:
-            _log.warning("%s again: ending now", name)
-            server.force_exit = True
-            return
-        _log.info("%s: no new requests, running ones may finish for %g s", name, serving.config.server.drain_timeout_s)
-        serving.phase = "draining"
-        server.should_exit = True
-        draining.set()
-
-    handled = (signal.SIGTERM, signal.SIGINT)
-    for number in handled:
-        loop.add_signal_handler(number, on_signal, number)
-    try:
-        yield draining
-    finally:
-        for number in handled:
-            loop.remove_signal_handler(number)
 
 
 def _url(sock: socket.socket, root_path: str) -> str:

@@ -15,13 +15,15 @@ __all__ = ["router"]
 
 router = APIRouter()
 
+_WHY = {"loading": "the model is still loading", "draining": "the server is shutting down: running requests may finish, new ones are refused"}
+
 
 @router.get("/health")
 async def health(request: Request) -> Response:
-    """200 while the engine works, also when it is busy; 503 while it loads and when it is dead."""
+    """200 while the engine works, also when it is busy; 503 while it loads, shuts down, hangs or is dead."""
     serving = serving_of(request)
-    if serving.phase == "loading":
-        return _unavailable("loading", "the model is still loading")
+    if serving.phase != "ready":
+        return _unavailable(serving.phase, _WHY[serving.phase])
     ok, reason = await serving.engine.health()
     return JsonResponse({"status": "ok", "reason": reason}) if ok else _unavailable("dead", reason)
 
@@ -31,7 +33,7 @@ async def ready(request: Request) -> Response:
     """200 when new requests are taken; 503 while loading, shutting down or without an engine."""
     serving = serving_of(request)
     if serving.phase != "ready":
-        return _unavailable(serving.phase, "the server takes no requests now")
+        return _unavailable(serving.phase, _WHY[serving.phase])
     ok, reason = await serving.engine.health()
     return JsonResponse({"status": "ready"}) if ok else _unavailable("dead", reason)
 
