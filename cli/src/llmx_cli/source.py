@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmx.errors import LlmxError, RequestError
+from llmx_cli.error_body import error_message
 from llmx_cli.options import Settings
 from llmx_cli.pull import fetched
 
@@ -135,13 +136,6 @@ class RemoteSource:
             return urllib.request.urlopen(urllib.request.Request(self._url + path, body, headers), timeout=_TIMEOUT_S)
         except urllib.error.HTTPError as error:
             with error:
-                raise RequestError(f"{self._url}{path} answered {error.code}: {_message(error.read())}") from error
+                raise RequestError(f"{self._url}{path} answered {error.code}: {error_message(error.read())}") from error
         except (OSError, ValueError) as error:
             raise RequestError(f"{self._url}{path} cannot be reached: {getattr(error, 'reason', error)}") from error
-
-
-def _message(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return body[:200].decode(errors="replace").strip() or "no reason given"

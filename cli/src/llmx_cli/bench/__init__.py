@@ -1,0 +1,15 @@
+"""`llmx bench`: how fast a model runs here (throughput, latency, startup), and what clients of a server see (serve)."""
+
+from __future__ import annotations
+
+import typer
+
+from llmx_cli.bench import latency, serve, startup, throughput
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Measure how fast a model runs here, or what clients of a server see.", no_args_is_help=True)
+app.command("throughput")(throughput.throughput)
+app.command("latency")(latency.latency)
+app.command("startup")(startup.startup)
+app.command("serve")(serve.serve)
