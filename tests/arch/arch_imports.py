@@ -14,7 +14,10 @@ MAX_DEPTH = 12
 # Longest matching prefix decides. A module imports modules of its own layer or lower ones; every core module has a place.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("llmx.errors",),
-    ("llmx.config", "llmx.options", "llmx.foreign_options", "llmx.option_values", "llmx.kv.spec", "llmx.structured_params", "llmx.sampling_params", "llmx.hooks.types"),
+    (
+        "llmx.config", "llmx.options", "llmx.foreign_options", "llmx.option_values", "llmx.kv.spec",
+        "llmx.structured_params", "llmx.sampling_params", "llmx.hooks.types",
+    ),
     ("llmx.program", "llmx.sample.params_rows", "llmx.request", "llmx.obs"),
     ("llmx.batch", "llmx.sample", "llmx.weights"),
     ("llmx.executor",),
@@ -27,10 +30,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 
 # What the packages beside core may import of it. The front ends are core's own: they come with it, in the same version.
-PUBLIC = ("llmx.hooks", "llmx.platform", "llmx.program", "llmx.executor", "llmx.errors", "llmx.config", "llmx.testing")
-FRONT_END = ("llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.foreign_options", "llmx.sampling_params")
+PUBLIC = ("llmx.hooks", "llmx.platform", "llmx.program", "llmx.executor", "llmx.errors", "llmx.config", "llmx.structured", "llmx.testing")
+FRONT_END = ("llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.foreign_options", "llmx.sampling_params", "llmx.structured_params")
+PLUGINS = ("llmx_cpu", "llmx_llguidance")  # they know neither the front ends nor each other
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     "llmx_cpu": PUBLIC,
+    "llmx_llguidance": PUBLIC,
     "llmx_cli": PUBLIC + FRONT_END,
     "llmx_server": PUBLIC + FRONT_END,
 }
@@ -126,7 +131,7 @@ def backward(tree: Tree) -> list[str]:
         package = module.name.split(".")[0]
         for found in module.imports:
             top = found.name.split(".")[0]
-            if top in ALLOWED and ((package == "llmx" and module.name != "llmx.__main__") or (package == "llmx_cpu" and top != package)):
+            if top in ALLOWED and ((package == "llmx" and module.name != "llmx.__main__") or (package in PLUGINS and top != package)):
                 faults.append(f"{module.path}:{found.line}: {package} imports {found.name}")
     return faults
 

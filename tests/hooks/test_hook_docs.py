@@ -20,7 +20,7 @@ def _sources(*folders: str) -> str:
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_hook_is_whole(hook: str) -> None:
-    core, first_party = _sources("core/src"), _sources("core/src", "platforms/cpu/src", "plugins/server/src")
+    core, first_party = _sources("core/src"), _sources("core/src", "platforms/cpu/src", "plugins/server/src", "plugins/llguidance/src")
     assert re.search(rf"hooks?\.{hook}\b|\"{hook}\"", core), f"{hook} has no caller in core"
     assert re.search(rf"@hookimpl\s+def {hook}\(", first_party), f"{hook} has no first-party implementation"
     assert hook in _sources("tests/hooks"), f"{hook} has no test with a fake vendor"

@@ -150,3 +150,67 @@ def test_no_pluggy_call_while_stepping(tmp_path: Path, monkeypatch: pytest.Monke
         llm.generate(["a b c"] * 4, SamplingParams(temperature=0.0, max_tokens=110, ignore_eos=True))
         assert llm._engine.stats().steps >= 100
     assert calls == []
+
+
+STRUCTURED = '''
+"""A vendor's grammar backend: every answer counts up from the length of the choice, three tokens long; it takes choices only."""
+from llmx.errors import GrammarError
+from llmx.hooks import StructuredBackendDef, hookimpl
+
+
+@hookimpl
+def llmx_structured_backends(config):
+    return [StructuredBackendDef("acme", "counting_llmx:Counting", priority=90)]
+
+
+class Place:
+    def __init__(self, first):
+        self.next, self.left, self.error = first, 3, None
+
+
+class Compiled:
+    def __init__(self, first):
+        self.first = first
+
+    def matcher(self):
+        return Place(self.first)
+
+
+class Counting:
+    name = "acme"
+
+    def __init__(self, table):
+        self.eos = table.eos_ids[0]
+
+    def compile(self, spec):
+        if spec.kind != "choice":
+            raise GrammarError("acme counts choices only")
+        return Compiled(len(spec.text))
+
+    def fill(self, matchers, tokens, rows, mask):
+        for place, new, row in zip(matchers, tokens, rows):
+            place.next += len(new)
+            place.left -= len(new)
+            bit = place.next if place.left else self.eos
+            mask[row] = 0
+            mask[row, bit >> 5] = 1 << (bit & 31)
+'''
+
+
+def test_a_plugin_brings_a_grammar_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from llmx.structured_params import StructuredOutputsParams
+
+    install(tmp_path, monkeypatch, "llmx-counting", {"counting_llmx.py": STRUCTURED}, "[llmx.plugins]\ncounting = counting_llmx\n")
+
+    def params(**form: object) -> SamplingParams:
+        return SamplingParams(temperature=0.0, max_tokens=20, structured_outputs=StructuredOutputsParams(**form))
+
+    with LLM(platform="null", num_blocks=600) as llm:
+        (mine,) = llm.generate("a b c", params(choice=["abc"]))
+        assert mine.outputs[0].token_ids == [7, 8, 9, 2] and mine.outputs[0].finish_reason == "stop"  # '["abc"]' has 7 characters; 2 is EOS
+        (other,) = llm.generate("a b c", params(regex="[0-9]{4}"))  # acme refuses it, the next backend takes it
+        assert len(other.outputs[0].text) == 4 and other.outputs[0].text.isdigit()
+    with LLM(platform="null", num_blocks=600, structured_outputs_backend="llguidance") as llm:
+        assert llm.generate("a b c", params(choice=["abc"]))[0].outputs[0].text == "abc"
+    with pytest.raises(ConfigError, match="'emca'.*acme, llguidance"):
+        LLM(platform="null", structured_outputs_backend="emca")

@@ -3,6 +3,7 @@
 LlmxError
 ├── RequestError          the request is wrong or cannot be taken now; answered 4xx/503, never touches another request
 │   ├── PromptTooLong     400: prompt (plus what it asks for) does not fit the model or the KV cache
+│   ├── GrammarError      400: a schema, regular expression or grammar that cannot be used; says where and why
 │   ├── ModelNotFound     404: the request names a model that is not served
 │   ├── QueueFull         503: the waiting queue is at its limit; carries `retry_after_s`
 │   │   └── QueueTimeout  503: it waited longer than --queue-timeout for its first step
@@ -24,6 +25,7 @@ from __future__ import annotations
 __all__ = [
     "ConfigError",
     "EngineDead",
+    "GrammarError",
     "LlmxError",
     "ModelError",
     "ModelNotFound",
@@ -55,6 +57,10 @@ class RequestError(LlmxError):
 
 class PromptTooLong(RequestError):
     """The prompt, or the prompt and what it may generate, does not fit."""
+
+
+class GrammarError(RequestError):
+    """A schema, regular expression or grammar is wrong, or no backend can honour it."""
 
 
 class ModelNotFound(RequestError):

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from llmx.sample.params_rows import SamplingRow
 from llmx.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from llmx.structured.constraint import Constraint
 
 __all__ = ["Request", "RequestState"]
 
@@ -44,6 +48,7 @@ class Request:
     started_s: float = 0.0  # the same clock: first admitted; 0.0 before
     num_preempted: int = 0
     cache_salt: bytes = b""
+    constraint: Constraint | None = None  # the form that the answer must have; its tokens are masked
 
     state: RequestState = RequestState.WAITING
     slot: int = -1

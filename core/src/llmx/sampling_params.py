@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 from llmx.errors import RequestError
+from llmx.structured_params import StructuredOutputsParams
 
 __all__ = [
     "GENERATION_DEFAULTS",
@@ -101,6 +102,7 @@ class SamplingParams:
     truncate_prompt_tokens: int | None = None
     truncation_side: str | None = None
     logits_processors: Any = None
+    structured_outputs: StructuredOutputsParams | None = None  # the form that the answer must have
     extra_args: Any = None
     prompt_logprob_token_ids: Any = None
     prompt_logprob_start: Any = None

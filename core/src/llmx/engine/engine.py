@@ -14,6 +14,8 @@ import numpy as np
 from llmx.batch import Status
 from llmx.config import EngineConfig
 from llmx.engine.accounting import Accounting
+from llmx.engine.constrain import constrain
+from llmx.engine.masks import LateMasks
 from llmx.engine.messages import Abort, Add, SeqOutput
 from llmx.engine.outputs import EngineStats
 from llmx.errors import PromptTooLong, QueueTimeout, RequestError
@@ -25,6 +27,7 @@ from llmx.sample.params_rows import row_from
 from llmx.sched.queue_limits import QueueLimits
 from llmx.sched.scheduler import Emission, Scheduler
 from llmx.sched.step_builder import Scheduled
+from llmx.structured.manager import Grammars
 
 __all__ = ["Engine"]
 
@@ -38,7 +41,10 @@ _FAILURES = {
 class Engine:
     """Continuous batching of one model. Requests are known by (id, index of the answer)."""
 
-    def __init__(self, config: EngineConfig, executor: Executor, kv_plan: KVPlan, *, eos_ids: tuple[int, ...], vocab_size: int, numerics: str) -> None:
+    def __init__(
+        self, config: EngineConfig, executor: Executor, kv_plan: KVPlan, grammars: Grammars | None = None,
+        *, eos_ids: tuple[int, ...], vocab_size: int, numerics: str,
+    ) -> None:  # fmt: skip
         limits = executor.limits
         self.executor = executor
         self.kv = KVManager(kv_plan, max_chunk=limits.max_tokens, numerics=numerics, prefix_caching=config.cache.prefix_caching)
@@ -51,6 +57,7 @@ class Engine:
         )
         self.max_model_len = kv_plan.max_model_len
         self.vocab_size = vocab_size
+        self.grammars, self.masks = grammars, LateMasks(vocab_size)
         self._eos_ids = eos_ids
         self._queue = QueueLimits(config.scheduler, self.scheduler)
         self._seeds = np.random.default_rng(config.model.seed)
@@ -63,8 +70,8 @@ class Engine:
 
     def add(self, message: Add) -> None:
         """Queue a request. Raises RequestError (PromptTooLong, QueueFull) when it cannot be served; then nothing changed."""
-        params = message.params
         self._check(message)
+        params, constraints = constrain(message.params, self.grammars, self._eos_ids, masks=self.executor.limits.has("late_mask"))
         base = params.seed if params.seed is not None else int(self._seeds.integers(2**63))
         room = self.max_model_len - len(message.prompt)
         max_new = room if params.max_tokens is None else min(params.max_tokens, room)
@@ -83,6 +90,7 @@ class Engine:
                 arrival=self._arrivals,
                 priority=message.priority or params.priority,
                 cache_salt=message.cache_salt.encode(),
+                constraint=constraints[index],
             )
             for index in range(params.n)
         ]
@@ -146,10 +154,14 @@ class Engine:
             scheduled = self.scheduler.schedule()
             if scheduled is None:
                 break
+            if scheduled.step.late and not self._in_flight:
+                self.masks.begin(scheduled)
             self._in_flight.append((self.executor.submit(scheduled.step), scheduled))
         if not self._in_flight:
             return []
         ticket, scheduled = self._in_flight.popleft()
+        if scheduled.step.late:
+            self.executor.release(ticket, self.masks.late(scheduled))
         out = self.executor.collect(ticket)
         outputs = [self._news(emission) for emission in self.scheduler.update(scheduled, out)]
         self.accounting.stepped(scheduled, out.t_us, perf_counter_ns() - began)
@@ -176,7 +188,7 @@ class Engine:
         news.finish_reason = request.finish_reason
         self.accounting.ended(request)
         if request.finish_reason == "error":
-            news.error = _FAILURES.get(request.stop_reason or 0, "the request failed in the executor")
+            news.error = (request.constraint and request.constraint.error) or _FAILURES.get(request.stop_reason or 0, "the request failed in the executor")
         elif request.stop_reason is not None and (request.stop_reason in request.params.stop_token_ids or request.stop_reason not in self._eos_ids):
             news.stop_reason = request.stop_reason
         return news
@@ -188,6 +200,9 @@ class Engine:
     def close(self) -> None:
         """Free the executor."""
         self.executor.close()
+        self.masks.close()
+        if self.grammars is not None:
+            self.grammars.close()
 
 
 def _rows(ids: Any, lp: Any, rank: Any) -> list[tuple[list[int], list[float], int]]:

@@ -13,6 +13,7 @@ import traceback
 
 import zmq
 
+from llmx.engine.compiling import CompileRoom
 from llmx.engine.engine import Engine
 from llmx.engine.messages import (
     Abort,
@@ -116,11 +117,14 @@ def _start(channel: _Channel) -> Engine | None:
 
 
 def _serve(engine: Engine, channel: _Channel) -> None:
+    room = CompileRoom(engine.grammars)
     while True:
-        while (message := channel.receive(wait=not engine.has_work)) is not None:
+        while (message := channel.receive(wait=not (engine.has_work or room))) is not None:
             if isinstance(message, Shutdown):
                 return
-            _handle(message, engine, channel)
+            _handle(message, engine, channel, room)
+        for add, refused in room.ready(idle=not engine.has_work):
+            _add(add, engine, channel, refused)
         if engine.has_work:
             items = engine.step()
             if items:
@@ -129,18 +133,26 @@ def _serve(engine: Engine, channel: _Channel) -> None:
                 channel.send(_refusal(name, late))
 
 
-def _handle(message: ToEngine, engine: Engine, channel: _Channel) -> None:
+def _add(message: Add, engine: Engine, channel: _Channel, refused: RequestError | None = None, room: CompileRoom | None = None) -> None:
+    """Add a request, or hold it while its grammar is compiled, or say why not."""
+    try:
+        if refused is not None:
+            raise refused
+        if room is None or not room.hold(message):
+            engine.add(message)
+    except RequestError as error:
+        channel.send(_refusal(message.id, error))
+    except Exception as error:  # noqa: BLE001 - an error before anything runs is this request's alone
+        traceback.print_exc()
+        channel.send(_refusal(message.id, RequestFailed(f"the engine could not take the request: {type(error).__name__}: {error}")))
+
+
+def _handle(message: ToEngine, engine: Engine, channel: _Channel, room: CompileRoom) -> None:
     match message:
         case Add():
-            try:
-                engine.add(message)
-            except RequestError as error:
-                channel.send(_refusal(message.id, error))
-            except Exception as error:  # noqa: BLE001 - an error before anything runs is this request's alone
-                traceback.print_exc()
-                channel.send(_refusal(message.id, RequestFailed(f"the engine could not take the request: {type(error).__name__}: {error}")))
+            _add(message, engine, channel, room=room)
         case Abort():
-            ended: list[SeqOutput] = engine.abort(message)
+            ended: list[SeqOutput] = room.drop(message) or engine.abort(message)
             if ended:
                 channel.send(Outputs(ended))
         case GetStats():

@@ -34,6 +34,7 @@ from llmx.platform.plan import Plan
 from llmx.platform.select import Selection, select_platform
 from llmx.platform.torch_runtime import reference_kernels, torch_executor
 from llmx.resolve import apply_patches, probe_environment
+from llmx.structured.start import grammars_from
 
 __all__ = ["Prepared", "prepare", "start_engine", "value_dtypes"]
 
@@ -79,7 +80,9 @@ def start_engine(config: EngineConfig, progress: Progress, user_set: Iterable[st
     kv_plan = _size_kv(ready.config, executor, bundle.max_model_len, on_host=ready.caps.has("host.unified"))
     executor.kv_allocate(kv_plan)
     executor.warm_up(progress)
-    engine = Engine(ready.config, executor, kv_plan, eos_ids=ready.loaded.summary.eos_ids, vocab_size=bundle.vocab_size, numerics=ready.plan.numerics)
+    eos_ids, vocab_size = ready.loaded.summary.eos_ids, bundle.vocab_size
+    grammars = grammars_from(ready.manager, ready.config, ready.loaded.summary.tokenizer, vocab_size, eos_ids)
+    engine = Engine(ready.config, executor, kv_plan, grammars, eos_ids=eos_ids, vocab_size=vocab_size, numerics=ready.plan.numerics)
     step_s = measure(engine)
     return engine, _info(ready, kv_plan, monotonic() - began, step_s)
 

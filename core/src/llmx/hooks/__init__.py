@@ -4,7 +4,19 @@ A plugin needs `hookimpl` and the types; both can be imported from here.
 """
 
 from llmx.hooks.specs import HookSpecs, hookimpl
-from llmx.hooks.types import API_VERSION, ConfigIssue, ConfigPatch, Detection, DeviceCaps, DiagItem, EnvVar, ImplDef, PlatformInfo, Resolution
+from llmx.hooks.types import (
+    API_VERSION,
+    ConfigIssue,
+    ConfigPatch,
+    Detection,
+    DeviceCaps,
+    DiagItem,
+    EnvVar,
+    ImplDef,
+    PlatformInfo,
+    Resolution,
+    StructuredBackendDef,
+)
 
 __all__ = [
     "API_VERSION",
@@ -18,5 +30,6 @@ __all__ = [
     "ImplDef",
     "PlatformInfo",
     "Resolution",
+    "StructuredBackendDef",
     "hookimpl",
 ]

@@ -15,7 +15,7 @@ import pluggy
 from llmx.config import EngineConfig
 from llmx.executor.base import Executor
 from llmx.executor.bundle import ModelBundle
-from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, ImplDef, PlatformInfo
+from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, ImplDef, PlatformInfo, StructuredBackendDef
 
 __all__ = ["HookSpecs", "hookimpl", "hookspec"]
 
@@ -79,3 +79,7 @@ class HookSpecs:
     @hookspec
     def llmx_models(self) -> Iterable[Any]:  # type: ignore[empty-body]
         """[*] A, E. llmx.models.registry.ModelDef of further architectures, or replacements of known ones."""
+
+    @hookspec
+    def llmx_structured_backends(self, config: EngineConfig) -> Iterable[StructuredBackendDef]:  # type: ignore[empty-body]
+        """[*] E, at start. Backends that enforce JSON schemas, regular expressions and grammars."""

@@ -20,6 +20,7 @@ __all__ = [
     "ImplDef",
     "PlatformInfo",
     "Resolution",
+    "StructuredBackendDef",
 ]
 
 API_VERSION = (1, 1)  # core (M, m) takes plugins built for (M, <= m)
@@ -136,3 +137,16 @@ class Resolution:
     rejected: tuple[tuple[str, str, str], ...] = ()
     forced: bool = False
     reference: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredBackendDef:
+    """A backend for structured output, an llmx.structured.Backend, imported when the first request needs it.
+
+    target: "package.module:attribute", called with the llmx.structured.TokenTable of the model. priority: the highest is asked first; a
+    request that one cannot honour goes to the next.
+    """
+
+    name: str
+    target: str
+    priority: int = 50

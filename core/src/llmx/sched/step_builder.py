@@ -67,6 +67,7 @@ class StepBuilder:
             score=np.array(layout.score, np.int32).reshape(-1, 3),
             want=layout.want if any(want is not None for want in layout.want) else [],
             score_top=np.array(layout.score_top, np.int32),
+            late=any(request.constraint is not None for request in layout.sampled),
         )
         return Scheduled(step, layout.rows, layout.sampled, layout.scored, layout.num_decoding, len(layout.tokens) - layout.num_decoding)
 

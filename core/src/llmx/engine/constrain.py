@@ -1,0 +1,34 @@
+"""From a request's structured_outputs to one Constraint per answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from llmx.errors import GrammarError
+from llmx.sampling_params import SamplingParams
+from llmx.structured.constraint import Constraint
+from llmx.structured.manager import Grammars
+
+__all__ = ["constrain"]
+
+
+def constrain(
+    params: SamplingParams, grammars: Grammars | None, eos_ids: tuple[int, ...], *, masks: bool
+) -> tuple[SamplingParams, list[Constraint | None]]:
+    """(params as the engine runs them, a Constraint for each of n answers). Waits for the grammar when it is not compiled yet.
+
+    Under a grammar EOS ends the answer even with ignore_eos, and min_tokens holds only while the grammar allows something else.
+    masks: the executor takes token masks. Raises GrammarError.
+    """
+    wanted = params.structured_outputs
+    if wanted is None:
+        return params, [None] * params.n
+    if grammars is None or not masks:
+        why = "this platform cannot mask tokens, so no form can be enforced: leave it out, or use another platform"
+        raise GrammarError(f"{wanted.field_name}: {why}", field=wanted.field_name)
+    ready = grammars.get(wanted)
+    stops = np.array(sorted({*params.stop_token_ids, *eos_ids}), np.int32)
+    constraints = [Constraint(ready.backend, ready.compiled.matcher(), params.min_tokens, stops) for _ in range(params.n)]
+    return replace(params, min_tokens=0, ignore_eos=False), [*constraints]

@@ -1,0 +1,74 @@
+"""LateMasks: the token masks of late steps, filled on a thread while the forward runs."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from llmx.executor.base import Late
+from llmx.request import Request
+from llmx.sched.step_builder import Scheduled
+from llmx.structured.constraint import Constraint
+from llmx.structured.grammar import Backend, mask_words
+
+__all__ = ["LateMasks"]
+
+
+class LateMasks:
+    """One engine's masks. `begin` before the forward where all tokens are known by then, `late` before sampling, in the order of the steps."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._words = mask_words(vocab_size)
+        self._pool: ThreadPoolExecutor | None = None
+        self._begun: Future[Late] | None = None
+
+    def begin(self, scheduled: Scheduled) -> None:
+        """Start filling the masks of a late step whose requests have no token in flight."""
+        self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="llmx-masks")
+        self._begun = self._pool.submit(self._fill, list(scheduled.samples))
+
+    def late(self, scheduled: Scheduled) -> Late:
+        """What the step's sampling waits for; rows of requests that have ended, or whose grammar failed, are dropped."""
+        begun, self._begun = self._begun, None
+        late = begun.result() if begun is not None else self._fill(scheduled.samples)
+        assert late.drop is not None
+        late.drop |= [request.finished for request in scheduled.samples]
+        return late
+
+    def close(self) -> None:
+        """Stop the thread."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _fill(self, samples: list[Request]) -> Late:
+        """Every sample has one row: drafts are not verified under a grammar."""
+        mask = np.empty((len(samples), self._words), np.uint32)
+        shares: dict[int, tuple[Backend, list[tuple[int, Request, Constraint]]]] = {}
+        opened = np.ones(len(samples), np.bool_)
+        for row, request in enumerate(samples):
+            constraint = request.constraint
+            if constraint is not None and not request.finished:
+                opened[row] = False
+                shares.setdefault(id(constraint.backend), (constraint.backend, []))[1].append((row, request, constraint))
+        drop = np.zeros(len(samples), np.bool_)
+        for backend, share in shares.values():
+            _fill_share(backend, share, mask, drop)
+        return Late(mask=mask, open=opened, drop=drop)
+
+
+def _fill_share(backend: Backend, share: list[tuple[int, Request, Constraint]], mask: np.ndarray, drop: np.ndarray) -> None:
+    tokens = [request.tokens[request.prompt_len + constraint.taken :] for _, request, constraint in share]
+    try:
+        backend.fill([constraint.matcher for _, _, constraint in share], tokens, [row for row, _, _ in share], mask)
+    except Exception as error:  # noqa: BLE001 - a foreign library may raise anything; the engine and the others must live
+        for _, _, constraint in share:
+            constraint.error = f"the grammar backend {backend.name!r} failed: {type(error).__name__}: {error}"
+    for (row, _, constraint), new in zip(share, tokens, strict=True):
+        constraint.taken += len(new)
+        if constraint.matcher.error is not None and constraint.error is None:
+            constraint.error = f"the grammar cannot go on: {constraint.matcher.error}"
+        if constraint.error is not None:
+            drop[row] = True
+        elif constraint.taken < constraint.min_tokens:
+            constraint.without_stops(mask[row])

@@ -1,0 +1,33 @@
+"""Constraint: what one answer carries of its grammar while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from llmx.structured.grammar import Backend, Matcher
+
+__all__ = ["Constraint"]
+
+_NO_IDS = np.empty(0, dtype=np.int32)
+
+
+@dataclass(slots=True, eq=False)
+class Constraint:
+    """A matcher and how far it has come. Where the grammar leaves a choice, min_tokens forbids `stop_ids`; where it does not, it wins."""
+
+    backend: Backend
+    matcher: Matcher
+    min_tokens: int = 0
+    stop_ids: np.ndarray = field(default_factory=lambda: _NO_IDS)  # i32
+    taken: int = 0  # generated tokens that the matcher has seen
+    error: str | None = None
+
+    def without_stops(self, row: np.ndarray) -> None:
+        """Take the stop ids out of a mask row (u32 [words], changed in place), unless nothing else would be left."""
+        kept = row.copy()
+        for token in self.stop_ids.tolist():
+            kept[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
+        if kept.any():
+            row[:] = kept

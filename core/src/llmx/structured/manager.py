@@ -1,0 +1,135 @@
+"""Grammars: compiles the grammars of requests on threads, keeps them, and picks a backend that can honour each.
+
+The tokenizer's bytes are read, and backends built, when the first grammar comes. Nothing here runs while a step does, but for
+threads that hold the GIL for moments.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
+from dataclasses import dataclass
+from threading import Lock
+
+from llmx.errors import GrammarError
+from llmx.structured.grammar import Backend, Compiled, GrammarSpec, TokenTable
+from llmx.structured.spec_from import spec_from
+from llmx.structured_params import StructuredOutputsParams
+
+__all__ = ["CACHED", "Grammars", "Ready"]
+
+CACHED = 256  # compiled grammars that are kept
+_THREADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A compiled grammar and the backend whose it is."""
+
+    backend: Backend
+    compiled: Compiled
+
+
+class Grammars:
+    """The grammars of one engine. The engine's thread calls it; compiling happens on others.
+
+    makers: (name, what makes the backend of a TokenTable), in the order of preference. table: reads the vocabulary.
+    """
+
+    def __init__(
+        self, makers: Sequence[tuple[str, Callable[[TokenTable], Backend]]], table: Callable[[], TokenTable], *, timeout_s: float = 10.0, kept: int = CACHED
+    ) -> None:
+        self.timeout_s = timeout_s
+        self._makers = tuple(makers)
+        self._read_table = table
+        self._kept = kept
+        self._cache: OrderedDict[tuple[str, GrammarSpec], Ready] = OrderedDict()
+        self._pending: dict[StructuredOutputsParams, Future[Ready]] = {}
+        self._lock = Lock()
+        self._table: TokenTable | None = None
+        self._backends: dict[str, Backend] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self.compiled = 0  # grammars compiled so far
+        self.hits = 0  # grammars found in the cache
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The backends, in the order of preference."""
+        return tuple(name for name, _ in self._makers)
+
+    def submit(self, params: StructuredOutputsParams) -> Future[Ready]:
+        """The grammar, ready sooner or later; equal requests share the work. Its exception is a GrammarError."""
+        if not self._makers:
+            why = "no structured-output backend is installed: pip install llmx-llguidance"
+            raise GrammarError(f"{params.field_name}: {why}", field=params.field_name)
+        found = self._pending.get(params)
+        if found is None or found.done():
+            self._pool = self._pool or ThreadPoolExecutor(_THREADS, thread_name_prefix="llmx-grammar")
+            found = self._pool.submit(self._compile, params)
+            self._pending = {key: future for key, future in self._pending.items() if not future.done()}
+            self._pending[params] = found
+        return found
+
+    def get(self, params: StructuredOutputsParams) -> Ready:
+        """The grammar; waits for it. Raises GrammarError, also when it takes too long."""
+        try:
+            return self.submit(params).result(self.timeout_s)
+        except TimeoutError:
+            raise self.too_slow(params) from None
+
+    def too_slow(self, params: StructuredOutputsParams) -> GrammarError:
+        """The error of a grammar that was not ready in time."""
+        why = f"compiling took longer than {self.timeout_s:g} s (--grammar-timeout): make the grammar or schema smaller"
+        return GrammarError(f"{params.field_name}: {why}", field=params.field_name)
+
+    def close(self) -> None:
+        """Stop the threads; what they are compiling is forgotten."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # -- on a compile thread -------------------------------------------------------------------------------------------
+
+    def _compile(self, params: StructuredOutputsParams) -> Ready:
+        spec = spec_from(params)
+        with self._lock:
+            key = (self._tokens().digest, spec)
+            ready = self._cache.get(key)
+            if ready is not None:
+                self._cache.move_to_end(key)
+                self.hits += 1
+                return ready
+        try:
+            ready = self._first_that_can(spec)
+        except GrammarError as error:
+            raise GrammarError(f"{params.field_name}: {error}", field=params.field_name) from error
+        with self._lock:
+            self.compiled += 1
+            self._cache[key] = ready
+            while len(self._cache) > self._kept:
+                self._cache.popitem(last=False)
+        return ready
+
+    def _tokens(self) -> TokenTable:
+        if self._table is None:
+            self._table = self._read_table()
+        return self._table
+
+    def _first_that_can(self, spec: GrammarSpec) -> Ready:
+        """Raises the first backend's GrammarError, with the others' reasons behind it, when none can."""
+        reasons = []
+        for name, make in self._makers:
+            with self._lock:
+                if name not in self._backends:
+                    self._backends[name] = make(self._tokens())
+                backend = self._backends[name]
+            try:
+                return Ready(backend, backend.compile(spec))
+            except GrammarError as error:
+                reasons.append((name, str(error)))
+            except Exception as error:  # noqa: BLE001 - a foreign library may raise anything; only this request may suffer
+                reasons.append((name, f"it failed: {type(error).__name__}: {error}"))
+        others = "".join(f"; {name}: {why}" for name, why in reasons[1:])
+        raise GrammarError(f"{reasons[0][1]}{others}")
+
+

@@ -1,0 +1,1 @@
+"""Structured output with llguidance; found through the entry point group `llmx.plugins`."""
