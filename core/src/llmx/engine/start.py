@@ -157,7 +157,7 @@ def value_dtypes(config: EngineConfig) -> tuple[str, str]:
 def _distributions() -> tuple[tuple[str, str], ...]:
     """Installed llmx distributions. Different versions are refused: they are released together."""
     found = {(dist.name or "").lower(): dist.version for dist in distributions() if (dist.name or "").lower().startswith("llmx-")}
-    own = {name: version for name, version in found.items() if name in ("llmx-core", "llmx-cli", "llmx-server", "llmx-platform-cpu")}
+    own = {name: version for name, version in found.items() if name in ("llmx-core", "llmx-cli", "llmx-server", "llmx-llguidance", "llmx-platform-cpu")}
     if len(set(own.values())) > 1:
         listed = ", ".join(f"{name} {version}" for name, version in sorted(own.items()))
         remedy = f"pip install -U {' '.join(sorted(own))}"
