@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmx.structured_params", "llmx.sampling_params", "llmx.hooks.types",
     ),
     ("llmx.program", "llmx.sample.params_rows", "llmx.request", "llmx.obs"),
-    ("llmx.batch", "llmx.sample", "llmx.weights"),
+    ("llmx.answers", "llmx.batch", "llmx.sample", "llmx.weights"),
     ("llmx.executor",),
     ("llmx.hooks",),
     ("llmx.platform", "llmx.executor.torch"),
