@@ -44,6 +44,9 @@ class ByteTokenizer:
 class PlainTemplate:
     """`role: content` lines; refuses a conversation that starts with the assistant, as many real templates do."""
 
+    def variables(self) -> frozenset[str]:
+        return frozenset({"messages", "mood", "documents", "add_generation_prompt"})
+
     def render(
         self, messages: list[dict[str, Any]], tools: Any = None, add_generation_prompt: bool = True, continue_final_message: bool = False, **kwargs: Any
     ) -> str:

@@ -106,7 +106,7 @@ async def test_logprobs(client: httpx.AsyncClient, engine: FakeEngine) -> None:
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"max_tokens": 3, "max_completion_tokens": 4}, "max_completion_tokens"),
         ({"reasoning_effort": "lots"}, "reasoning_effort"),
-        ({"echo": True}, "echo"),
+        ({"echo": 1}, "echo"),
     ],
 )
 async def test_bad_fields(client: httpx.AsyncClient, body: dict[str, Any], field: str) -> None:

@@ -43,9 +43,10 @@ async def test_every_field_reaches_the_engine(client: httpx.AsyncClient, engine:
     given = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "presence_penalty": 1.0, "frequency_penalty": -1, "repetition_penalty": 1.2,
         "seed": 42, "n": 2, "stop_token_ids": [1, 2], "ignore_eos": True, "min_tokens": 1, "max_tokens": 9,
-        "include_stop_str_in_output": True, "skip_special_tokens": False, "allowed_token_ids": [5, 6],
+        "include_stop_str_in_output": True, "skip_special_tokens": False, "allowed_token_ids": [5, 6], "bad_words": ["x"],
+        "spaces_between_special_tokens": False, "truncate_prompt_tokens": 200, "truncation_side": "right",
     }  # fmt: skip
-    response = await post(client, path, **given, stop=["a", "b"], logit_bias={"5": -100, "256": 1.5}, user="me")
+    response = await post(client, path, **given, stop=["a", "b"], logit_bias={"5": -100, "256": 1.5})
     assert response.status_code == 200 and "warning" not in response.headers
     (params,) = engine.params
     for name, value in given.items():
@@ -87,6 +88,10 @@ async def test_zero_is_a_value_and_null_is_none(client: httpx.AsyncClient, engin
         ("logit_bias", {str(VOCAB): 5}), ("logit_bias", {"-1": 5}), ("logit_bias", {"1e3": 5}), ("logit_bias", {"abc": 5}), ("logit_bias", {"": 5}),
         ("logit_bias", {"9" * 40: 5}), ("prompt_logprobs", 21), ("prompt_logprobs", -1), ("ignore_eos", "yes"), ("stream", "true"),
         ("stream_options", {"include_usage": True}), ("priority", 3), ("model", 5), ("skip_special_tokens", 1),
+        ("bad_words", [""]), ("bad_words", "x"), ("bad_words", ["x"] * 129), ("truncate_prompt_tokens", 0), ("truncate_prompt_tokens", -2),
+        ("truncation_side", "left"), ("truncation_side", "up"), ("stream_interval", 0), ("stream_interval", 1.5), ("request_id", ""), ("request_id", "a b"),
+        ("request_id", "x" * 129), ("service_tier", "gold"), ("return_token_ids", 1), ("return_tokens_as_token_ids", "yes"), ("echo", "yes"),
+        ("cache_salt", "x" * 129),
     ],
 )  # fmt: skip
 async def test_bad_value_is_named(client: httpx.AsyncClient, path: str, field: str, value: Any) -> None:
@@ -108,7 +113,7 @@ async def test_nan_as_a_bias_and_huge_numbers(client: httpx.AsyncClient) -> None
 
 @pytest.mark.parametrize("field", ["logprobs", "best_of"])
 async def test_limits_of_completions_only(client: httpx.AsyncClient, field: str) -> None:
-    bad = {"logprobs": [21, -1, True, "1"], "best_of": [0, 2]}[field]
+    bad = {"logprobs": [21, -1, True, "1"], "best_of": [0, 129, 1.5]}[field]
     for value in bad:
         await refused(client, await post(client, "/v1/completions", **{field: value}), field)
     await refused(client, await post(client, "/v1/completions", n=3, best_of=2), "best_of")
@@ -139,10 +144,9 @@ async def test_priority_is_taken_where_it_is_heeded() -> None:
     ("field", "value"),
     [
         ("tools", [{"type": "function", "function": {"name": "f"}}]), ("tool_choice", "auto"), ("tool_choice", "required"),
-        ("tool_choice", {"type": "function", "function": {"name": "f"}}), ("response_format", {"type": "json_object"}),
-        ("structured_outputs", {"json": {}}), ("guided_json", {"type": "object"}), ("guided_regex", "a"), ("functions", [{"name": "f"}]),
-        ("modalities", ["text", "audio"]), ("use_beam_search", True), ("store", True), ("bad_words", ["x"]),
-        ("truncate_prompt_tokens", 5), ("chat_template", "{{ x }}"), ("max_new_tokens", 5),
+        ("tool_choice", {"type": "function", "function": {"name": "f"}}), ("guided_json", {"type": "object"}), ("guided_regex", "a"), ("functions", [{"name": "f"}]),
+        ("modalities", ["text", "audio"]), ("use_beam_search", True), ("store", True),
+        ("max_new_tokens", 5), ("prediction", {}), ("verbosity", "low"), ("logprob_token_ids", [1]), ("kv_transfer_params", {}), ("tools", True),
     ],
 )  # fmt: skip
 async def test_known_but_unsupported_is_refused(client: httpx.AsyncClient, path: str, field: str, value: Any) -> None:
@@ -162,7 +166,7 @@ async def test_unknown_fields_are_named_in_a_header(client: httpx.AsyncClient, p
     response = await post(client, path, foo=1, **{'b"\r\nX-Evil: é': {}}, stream=stream)
     assert response.status_code == 200
     warning = response.headers["warning"]
-    assert warning.startswith('299 llmx "unknown fields ignored: foo, ') and "x-evil" not in response.headers
+    assert warning.startswith('299 llmx "ignored: foo (unknown), ') and "x-evil" not in response.headers
     many = await post(client, path, **{f"f{i}": 1 for i in range(500)})
     assert "and 490 more" in many.headers["warning"] and len(many.headers["warning"]) < 1000
 
@@ -211,6 +215,33 @@ async def test_model_names(client: httpx.AsyncClient, path: str) -> None:
     assert error["code"] == "model_not_found" and error["param"] == "model" and "fake-model" in error["message"] and "alias/with.dots" in error["message"]
     response = await client.post(path, json={**body, "model": "alias/with.dots"})
     assert response.status_code == 200 and response.json().get("model", "alias/with.dots") == "alias/with.dots"
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_what_has_no_effect_is_named(client: httpx.AsyncClient, path: str) -> None:
+    for field, value in (("user", "me"), ("metadata", {"a": "b"}), ("safety_identifier", "x"), ("prompt_cache_key", "k"), ("session_id", "s")):
+        response = await post(client, path, **{field: value})
+        assert response.status_code == 200 and response.headers["warning"].startswith(f'299 llmx "ignored: {field} ('), field
+    for body in ({"service_tier": "flex"}, {"stream": True, "stream_options": {"include_obfuscation": True}}, {"stream": True, "stream_options": {"foo": 3}}):
+        response = await post(client, path, **body)
+        assert response.status_code == 200 and next(iter(body.get("stream_options", body))) in response.headers["warning"]
+    for body in ({"service_tier": "auto"}, {"stream": True, "stream_options": {"include_obfuscation": False, "include_usage": True}}):
+        assert "warning" not in (await post(client, path, **body)).headers
+
+
+async def test_fields_of_the_other_route_are_named(client: httpx.AsyncClient) -> None:
+    for path, field, value in (("/v1/completions", "top_logprobs", 3), ("/v1/chat/completions", "best_of", 2), ("/v1/chat/completions", "prompt", "x")):
+        response = await post(client, path, **{field: value})
+        assert response.status_code == 200 and f"{field} (not a field of this route)" in response.headers["warning"]
+
+
+async def test_template_variables_that_nothing_reads_are_named(client: httpx.AsyncClient) -> None:
+    path = "/v1/chat/completions"
+    response = await post(client, path, chat_template_kwargs={"mood": "glad", "tone": 1}, reasoning_effort="low")
+    assert "mood" not in response.headers["warning"]
+    assert "chat_template_kwargs.tone (" in response.headers["warning"] and "reasoning_effort (" in response.headers["warning"]
+    told = await client.post("/tokenize", json={**ROUTES[path], "chat_template_kwargs": {"tone": 1}})
+    assert "chat_template_kwargs.tone (" in told.headers["warning"]
 
 
 async def test_missing_required_fields(client: httpx.AsyncClient) -> None:

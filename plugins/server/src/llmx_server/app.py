@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from llmx.config import EngineConfig
-from llmx.errors import LlmxError
+from llmx.errors import LlmxError, QueueFull, QueueTimeout
 from llmx_server.auth import ApiKeyGuard
 from llmx_server.errors import JsonResponse, error_response, failure_body, failure_status
 from llmx_server.metrics import Metrics
@@ -37,7 +37,7 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, phase: Phase = "rea
     app = FastAPI(title="llmx", version=version(), docs_url=None, redoc_url=None, root_path=config.server.root_path)
     serving = Serving(engine, config, Metrics(), phase)
     if phase == "ready":
-        serving.metrics.name_model(serving.model_names[0])
+        serving.metrics.name_model(serving.model_names[0], engine.info)
     app.state.serving = serving
     for module in (completions, chat, models, tokenize, ops):
         app.include_router(module.router)
@@ -53,9 +53,19 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, phase: Phase = "rea
 
 async def _on_llmx_error(request: Request, error: Exception) -> Response:
     status, headers = failure_status(error)
+    body = failure_body(error)
+    _count(request, error, body["error"]["code"])
     if status >= 500:
         _log.warning("%s %s: %s", request.method, request.url.path, error)
-    return JsonResponse(failure_body(error), status_code=status, headers=headers)
+    return JsonResponse(body, status_code=status, headers=headers)
+
+
+def _count(request: Request, error: Exception, code: str | None) -> None:
+    """A request that was refused: /metrics says why."""
+    limit = None
+    if isinstance(error, QueueFull) and not isinstance(error, QueueTimeout):
+        limit = "max_num_queued_tokens" if "--max-num-queued-tokens" in str(error) else "max_num_queued_reqs"
+    request.app.state.serving.metrics.rejected(code or "invalid_request", limit)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:

@@ -9,9 +9,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from llmx.engine.outputs import CompletionOutput, RequestOutput
+from llmx.engine.request_input import cut_prompt
 from llmx.errors import EngineDead, PromptTooLong, QueueTimeout, RequestError, RequestTimeout
 from llmx.sampling_params import SamplingParams
 from llmx_server.errors import GenerationFailed
+from llmx_server.pacing import paced
 from llmx_server.serving import Serving
 
 __all__ = ["Answers", "Job", "collect", "fit", "make_job", "stream"]
@@ -80,6 +82,7 @@ async def make_job(
 ) -> Job:
     """A Job that the engine can take. Raises RequestError for an empty or over-long prompt or a token id out of range."""
     vocab_size = serving.engine.info.vocab_size
+    text: str | None = None
     if isinstance(prompt, str):
         token_ids = await serving.encode(prompt, add_special_tokens=add_special_tokens)
         text = prompt
@@ -87,10 +90,14 @@ async def make_job(
         bad = next((token for token in prompt if not 0 <= token < vocab_size), None)
         if bad is not None:
             raise RequestError(f"prompt holds token id {str(bad)[:40]}, but the vocabulary has {vocab_size} tokens (0..{vocab_size - 1})", field="prompt")
-        token_ids, text = prompt, serving.engine.tokenizer.decode(prompt, skip_special_tokens=False)
+        token_ids = prompt
+    if len(cut := cut_prompt(token_ids, params, serving.engine.info.max_model_len)) < len(token_ids):
+        token_ids, text = cut, None
     if not token_ids:
         raise RequestError("the prompt is empty: it must have at least one token", field="prompt")
     fitted = fit(params, len(token_ids), serving.engine.info.max_model_len, max_tokens_given=max_tokens_given)
+    if text is None:
+        text = serving.engine.tokenizer.decode(token_ids, skip_special_tokens=False)
     return Job(index, text, token_ids, fitted, f"req-{uuid.uuid4().hex}", cache_salt)
 
 
@@ -117,13 +124,16 @@ def fit(params: SamplingParams, num_prompt_tokens: int, max_model_len: int, *, m
     return replace(params, max_tokens=room)
 
 
-async def stream(serving: Serving, jobs: list[Job], *, replay: bool = False) -> AsyncGenerator[tuple[Job, RequestOutput], None]:
+async def stream(
+    serving: Serving, jobs: list[Job], *, replay: bool = False, interval: int | None = None
+) -> AsyncGenerator[tuple[Job, RequestOutput], None]:
     """Outputs of all jobs as they come. Closing it, or an error in one job, aborts the others in the engine.
 
+    interval: new tokens that an output must bring; the first and the last output of a job come at once.
     replay: nothing is shown before the end, so an engine that dies meanwhile is no reason to give up.
     """
     if len(jobs) == 1:
-        async with aclosing(_run(serving, jobs[0], replay)) as outputs:
+        async with aclosing(paced(_run(serving, jobs[0], replay), interval)) as outputs:
             async for output in outputs:
                 yield jobs[0], output
         return
@@ -132,7 +142,7 @@ async def stream(serving: Serving, jobs: list[Job], *, replay: bool = False) -> 
     room = asyncio.Semaphore(_AHEAD * len(jobs))
 
     async def pump(job: Job) -> None:
-        async with aclosing(_run(serving, job, replay)) as outputs:
+        async with aclosing(paced(_run(serving, job, replay), interval)) as outputs:
             async for output in outputs:
                 await room.acquire()
                 queue.put_nowait((job, output))
@@ -166,7 +176,7 @@ async def collect(serving: Serving, jobs: list[Job]) -> list[Answers]:
 
 
 async def _run(serving: Serving, job: Job, replay: bool) -> AsyncGenerator[RequestOutput, None]:
-    watch = serving.metrics.stopwatch()
+    watch = serving.metrics.stopwatch(job.params)
     reason = "abort"
     try:
         generated = serving.engine.generate(

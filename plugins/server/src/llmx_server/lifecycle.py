@@ -70,7 +70,7 @@ async def _run(server: _Server, sock: socket.socket, starting: asyncio.Task[None
         await asyncio.wait((listening, starting), return_when=asyncio.FIRST_COMPLETED)
         if starting.done() and not server.should_exit:
             starting.result()
-            serving.metrics.name_model(serving.model_names[0])
+            serving.metrics.name_model(serving.model_names[0], serving.engine.info)
             serving.phase = "ready"
             if on_ready:
                 on_ready(_url(sock, serving.config.server.root_path))

@@ -77,6 +77,10 @@ class Serving:
             return tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)
 
+    def template_variables(self) -> frozenset[str]:
+        """Names that the chat template reads."""
+        return self.engine.chat_template.variables()
+
     def render(self, arguments: Mapping[str, Any]) -> str:
         """The prompt that the chat template makes. Raises RequestError with the template's own message."""
         return self.engine.chat_template.render(**arguments)

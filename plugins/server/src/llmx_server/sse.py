@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any
 
-import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -15,47 +13,13 @@ from starlette.types import Receive, Scope, Send
 from llmx.errors import LlmxError
 from llmx_server.disconnect import until_disconnect
 from llmx_server.errors import failure_body
+from llmx_server.frames import event
 
-__all__ = ["DONE", "EventStream", "Frames", "encode", "event"]
+__all__ = ["DONE", "EventStream"]
 
 DONE = b"data: [DONE]\n\n"
 
-encode = msgspec.json.encode
-
 _log = logging.getLogger("llmx.server")
-
-
-def event(data: Any) -> bytes:
-    """One event with `data` as JSON."""
-    return b"data: " + encode(data) + b"\n\n"
-
-
-class Frames:
-    """Chunks of one stream. What all chunks share is encoded once: a token costs one small encode and a join.
-
-    with_usage: each chunk carries `"usage":null`, as OpenAI does when a usage chunk follows.
-    """
-
-    def __init__(self, head: Mapping[str, Any], *, with_usage: bool) -> None:
-        self._head = dict(head)
-        self._start = b"data: " + encode(self._head)[:-1] + b',"choices":[{"index":'
-        self._end = b'}],"usage":null}\n\n' if with_usage else b"}]}\n\n"
-
-    def choice(
-        self, index: int, name: str, content: Any, logprobs: Any = None, finish_reason: str | None = None, stop_reason: str | int | None = None
-    ) -> bytes:
-        """A chunk with one choice; `name` is its payload's key, delta or text. finish_reason is always there, null until the end."""
-        parts = [self._start, b'%d,"%b":' % (index, name.encode()), encode(content)]
-        parts += [b',"logprobs":', encode(logprobs) if logprobs is not None else b"null"]
-        parts += [b',"finish_reason":', encode(finish_reason)]
-        if finish_reason is not None:
-            parts += [b',"stop_reason":', encode(stop_reason)]
-        parts.append(self._end)
-        return b"".join(parts)
-
-    def usage(self, counts: Mapping[str, Any]) -> bytes:
-        """The usage chunk, which has no choices."""
-        return event({**self._head, "choices": [], "usage": counts})
 
 
 class EventStream(Response):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -54,6 +54,10 @@ class TemplateFields(BaseModel):
             "continue_final_message": self.continue_final_message,
         }
 
+    def unread(self, variables: Set[str]) -> list[str]:
+        """Phrases for the Warning header: what the template, which reads `variables`, takes no notice of."""
+        return [f"chat_template_kwargs.{name[:40]} (the chat template does not read it)" for name in self.chat_template_kwargs or {} if name not in variables]
+
 
 class ChatRequest(SamplingFields, TemplateFields):
     """A body of /v1/chat/completions."""
@@ -63,19 +67,38 @@ class ChatRequest(SamplingFields, TemplateFields):
     top_logprobs: int | None = None
     add_special_tokens: bool = False  # a chat template writes them itself
     reasoning_effort: str | None = None
+    documents: list[dict[str, Any]] | None = None
+    return_prompt_text: bool = False
 
     def template_arguments(self) -> dict[str, Any]:
-        """Arguments for ChatTemplate.render, reasoning_effort among them when given."""
+        """Arguments for ChatTemplate.render, reasoning_effort and documents among them when given."""
         arguments = super().template_arguments()
         if self.reasoning_effort is not None:
             if self.reasoning_effort not in _EFFORTS:
                 raise RequestError(f"reasoning_effort is {shorten(self.reasoning_effort)}: it must be one of {', '.join(_EFFORTS)}", field="reasoning_effort")
             arguments.setdefault("reasoning_effort", self.reasoning_effort)
+            arguments.setdefault("enable_thinking", self.reasoning_effort != "none")
+        if self.documents:
+            arguments.setdefault("documents", self.documents)
         return arguments
+
+    def unread(self, variables: Set[str]) -> list[str]:
+        """As in TemplateFields. Raises RequestError for documents that the template would drop."""
+        if self.documents and "documents" not in variables:
+            raise RequestError("documents are given, but the model's chat template does not read them: put their text into a message", field="documents")
+        phrases = super().unread(variables)
+        if self.reasoning_effort is not None and not {"reasoning_effort", "enable_thinking"} & variables:
+            phrases.append("reasoning_effort (the chat template does not read it)")
+        return phrases
 
     def params(self, vocab_size: int, defaults: Mapping[str, Any]) -> SamplingParams:
         """The sampling parameters; `defaults` are the model's own. Raises RequestError."""
         return self.sampling(vocab_size, defaults, max_tokens=self._max_tokens(), logprobs=self._logprobs(), prompt_logprobs=self.wanted_prompt_logprobs())
+
+    def echoed(self) -> str:
+        """What the answer begins with: the text of the assistant's last message, with echo. Call it once the messages are checked."""
+        last = messages_of(self.messages)[-1] if self.echo else {"role": ""}
+        return str(last["content"]) if last["role"] == "assistant" else ""
 
     def _max_tokens(self) -> int | None:
         old, new = self.max_tokens, self.max_completion_tokens
@@ -95,12 +118,13 @@ class ChatRequest(SamplingFields, TemplateFields):
         return (top or 0) if self.logprobs else None
 
 
-def chat_choice(answer: CompletionOutput, logprobs: dict[str, Any] | None) -> dict[str, Any]:
-    """One finished choice."""
-    return {
+def chat_choice(answer: CompletionOutput, text: str, logprobs: dict[str, Any] | None, *, with_ids: bool) -> dict[str, Any]:
+    """One finished choice. text: what it says, an echo included; with_ids: its token ids too."""
+    choice = {
         "index": answer.index,
-        "message": {"role": "assistant", "content": answer.text, "refusal": None},
+        "message": {"role": "assistant", "content": text, "refusal": None},
         "logprobs": logprobs,
         "finish_reason": answer.finish_reason,
         "stop_reason": answer.stop_reason,
     }
+    return {**choice, "token_ids": answer.token_ids} if with_ids else choice

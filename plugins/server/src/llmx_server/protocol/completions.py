@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from llmx.engine.outputs import CompletionOutput
 from llmx.errors import RequestError
-from llmx.sampling_params import SamplingParams
+from llmx.sampling_params import MAX_N, SamplingParams
 from llmx_server.body import shorten
 from llmx_server.protocol.sampling import SamplingFields, within_logprob_limit
 
-__all__ = ["DEFAULT_MAX_TOKENS", "MAX_PROMPTS", "CompletionRequest", "completion", "completion_choice"]
+__all__ = ["DEFAULT_MAX_TOKENS", "MAX_PROMPTS", "CompletionRequest", "completion_choice"]
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default for this route
 MAX_PROMPTS = 1024
@@ -21,9 +22,7 @@ class CompletionRequest(SamplingFields):
     """A body of /v1/completions."""
 
     prompt: Any
-    echo: bool = False
     logprobs: int | None = None
-    suffix: str | None = None
     best_of: int | None = None
     add_special_tokens: bool = True
 
@@ -46,14 +45,13 @@ class CompletionRequest(SamplingFields):
             return list(prompt)
         return [_token_ids(item, f"prompt[{index}]") for index, item in enumerate(prompt)]
 
+    @property
+    def choices(self) -> int:
+        """Choices that each prompt gets; with best_of more are generated."""
+        return 1 if self.n is None else self.n
+
     def params(self, vocab_size: int, defaults: Mapping[str, Any]) -> SamplingParams:
-        """The sampling parameters; `defaults` are the model's own. Raises RequestError."""
-        if self.suffix:
-            raise RequestError("suffix is set: fill-in-the-middle is not supported, leave it out", field="suffix")
-        n = 1 if self.n is None else self.n
-        if self.best_of is not None and self.best_of != n:
-            reason = "it must not be less than n" if self.best_of < n else "choosing the best of more than n is not supported, set it to n"
-            raise RequestError(f"best_of is {self.best_of} and n is {n}: {reason}", field="best_of")
+        """The sampling parameters, with n as many answers as are generated; `defaults` are the model's own. Raises RequestError."""
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         if max_tokens < 1 and not (self.echo and max_tokens == 0):
             raise RequestError(f"max_tokens is {max_tokens}: it must be at least 1 (0 is allowed with echo, to score a prompt)", field="max_tokens")
@@ -63,23 +61,39 @@ class CompletionRequest(SamplingFields):
             prompt_logprobs = max(logprobs, prompt_logprobs or 0)
         if self.max_tokens is None and self.min_tokens is not None and self.min_tokens > max_tokens:
             raise RequestError(f"min_tokens is {self.min_tokens} but max_tokens is {max_tokens} by default: set max_tokens", field="min_tokens")
-        return self.sampling(vocab_size, defaults, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+        params = self.sampling(vocab_size, defaults, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+        return self._widened(params)
+
+    def _widened(self, params: SamplingParams) -> SamplingParams:
+        """params for best_of answers; their logprobs are what the best are chosen by."""
+        best_of, n = self.best_of, self.choices
+        if best_of is None or best_of == n:
+            return params
+        if best_of < n:
+            raise RequestError(f"best_of is {best_of} and n is {n}: it must not be less than n", field="best_of")
+        if best_of > MAX_N:
+            raise RequestError(f"best_of is {best_of}: it must be at most {MAX_N}", field="best_of")
+        if self.stream:
+            raise RequestError(f"best_of is {best_of} with stream: the best are known at the end only, set stream to false", field="best_of")
+        return replace(params, n=best_of, logprobs=params.logprobs or 0)
+
+    def best(self, answers: list[CompletionOutput]) -> list[CompletionOutput]:
+        """The `choices` answers with the highest mean logprob, best first; all, as they are, without best_of."""
+        if len(answers) <= self.choices:
+            return answers
+        ranked = sorted(answers, key=lambda answer: (answer.cumulative_logprob or 0.0) / max(len(answer.token_ids), 1), reverse=True)
+        return [replace(answer, index=index) for index, answer in enumerate(ranked[: self.choices])]
 
 
-def completion_choice(index: int, text: str, logprobs: dict[str, Any] | None, answer: CompletionOutput | None) -> dict[str, Any]:
-    """One choice; `answer` gives how it ended, None: it goes on (a chunk of a stream)."""
+def completion_choice(index: int, text: str, logprobs: dict[str, Any] | None, answer: CompletionOutput) -> dict[str, Any]:
+    """One finished choice."""
     return {
         "index": index,
         "text": text,
         "logprobs": logprobs,
-        "finish_reason": answer.finish_reason if answer else None,
-        "stop_reason": answer.stop_reason if answer else None,
+        "finish_reason": answer.finish_reason,
+        "stop_reason": answer.stop_reason,
     }
-
-
-def completion(head: dict[str, Any], choices: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
-    """A whole response."""
-    return {**head, "choices": choices, "usage": usage}
 
 
 def _token_ids(items: Any, place: str) -> list[int]:

@@ -14,17 +14,17 @@ __all__ = ["LOGPROB_FLOOR", "LegacyLogprobs", "chat_logprobs", "prompt_logprobs"
 LOGPROB_FLOOR = -9999.0  # stands for minus infinity (a masked token), which JSON cannot hold
 
 
-def chat_logprobs(entries: Iterable[TokenLogprobs], num_top: int) -> dict[str, Any]:
-    """The `logprobs` object of a chat choice: one entry per token, the `num_top` most likely with it."""
-    content = [{**_chat_token(entry.token), "top_logprobs": [_chat_token(top) for top in entry.top[:num_top]]} for entry in entries]
+def chat_logprobs(entries: Iterable[TokenLogprobs], num_top: int, *, as_ids: bool = False) -> dict[str, Any]:
+    """The `logprobs` object of a chat choice: one entry per token, the `num_top` most likely with it. as_ids: tokens are named token_id:N."""
+    content = [{**_chat_token(entry.token, as_ids), "top_logprobs": [_chat_token(top, as_ids) for top in entry.top[:num_top]]} for entry in entries]
     return {"content": content, "refusal": None}
 
 
-def prompt_logprobs(entries: list[TokenLogprobs | None] | None) -> list[dict[str, Any] | None] | None:
-    """Per prompt token {token id: {logprob, rank, decoded_token}}; the first has none."""
+def prompt_logprobs(entries: list[TokenLogprobs | None] | None, num_top: int) -> list[dict[str, Any] | None] | None:
+    """Per prompt token {token id: {logprob, rank, decoded_token}}, the token itself and the num_top most likely; the first has none."""
     if entries is None:
         return None
-    return [None if entry is None else {str(one.token_id): _ranked(one) for one in (*entry.top, entry.token)} for entry in entries]
+    return [None if entry is None else {str(one.token_id): _ranked(one) for one in (entry.token, *entry.top[:num_top])} for entry in entries]
 
 
 class LegacyLogprobs:
@@ -32,10 +32,12 @@ class LegacyLogprobs:
 
     text_offset counts characters from the start of the prompt, as OpenAI does, whether the prompt is echoed or not. A
     token that begins inside a character has the offset of that character. is_shown tells whether a token is part of the text.
+    as_ids: tokens are named token_id:N.
     """
 
-    def __init__(self, num_top: int, start: int, is_shown: Callable[[Logprob], bool]) -> None:
+    def __init__(self, num_top: int, start: int, is_shown: Callable[[Logprob], bool], *, as_ids: bool = False) -> None:
         self._num_top = num_top
+        self._name = _id_name if as_ids else _legacy_name
         self._offset = start
         self._is_shown = is_shown
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -52,7 +54,7 @@ class LegacyLogprobs:
     def _build(self, pairs: list[tuple[Logprob, TokenLogprobs | None]]) -> dict[str, Any]:
         tokens, logprobs, tops, offsets = [], [], [], []
         for token, entry in pairs:
-            tokens.append(_legacy_name(token))
+            tokens.append(self._name(token))
             logprobs.append(None if entry is None else _finite(entry.token.logprob))
             tops.append(None if entry is None else self._top(entry))
             offsets.append(self._offset)
@@ -61,17 +63,21 @@ class LegacyLogprobs:
         return {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": tops if self._num_top else None, "text_offset": offsets}
 
     def _top(self, entry: TokenLogprobs) -> dict[str, float]:
-        top = {_legacy_name(one): _finite(one.logprob) for one in entry.top[: self._num_top]}
-        top.setdefault(_legacy_name(entry.token), _finite(entry.token.logprob))
+        top = {self._name(one): _finite(one.logprob) for one in entry.top[: self._num_top]}
+        top.setdefault(self._name(entry.token), _finite(entry.token.logprob))
         return top
 
 
-def _chat_token(one: Logprob) -> dict[str, Any]:
-    return {"token": one.decoded_token, "logprob": _finite(one.logprob), "bytes": list(one.bytes)}
+def _chat_token(one: Logprob, as_ids: bool) -> dict[str, Any]:
+    return {"token": _id_name(one) if as_ids else one.decoded_token, "logprob": _finite(one.logprob), "bytes": list(one.bytes)}
 
 
 def _ranked(one: Logprob) -> dict[str, Any]:
     return {"logprob": _finite(one.logprob), "rank": one.rank, "decoded_token": one.decoded_token}
+
+
+def _id_name(one: Logprob) -> str:
+    return f"token_id:{one.token_id}"
 
 
 def _legacy_name(one: Logprob) -> str:

@@ -1,4 +1,4 @@
-"""The sampling fields that completions and chat completions share."""
+"""The fields that completions and chat completions share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from llmx.errors import RequestError
 from llmx.sampling_params import SamplingParams
 from llmx_server.body import shorten
+from llmx_server.protocol.structured import structured_params
 
 __all__ = ["MAX_LOGPROBS", "MAX_STOPS", "SamplingFields", "within_logprob_limit"]
 
@@ -19,6 +20,8 @@ MAX_STOPS = 4  # OpenAI's limit for stop
 MAX_SALT = 128
 
 _TOKEN_ID = re.compile(r"[0-9]{1,18}")
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+_TIERS = ("auto", "default", "flex", "scale", "priority")
 _SAME_NAME = (
     "n",
     "temperature",
@@ -31,10 +34,14 @@ _SAME_NAME = (
     "seed",
     "stop_token_ids",
     "allowed_token_ids",
+    "bad_words",
     "ignore_eos",
     "min_tokens",
     "include_stop_str_in_output",
     "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "truncate_prompt_tokens",
+    "truncation_side",
     "priority",
 )
 
@@ -57,17 +64,29 @@ class SamplingFields(BaseModel):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
     max_tokens: int | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str | None = None
     logit_bias: dict[str, float] | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
     prompt_logprobs: int | None = None
+    echo: bool = False
     priority: int | None = None
     cache_salt: str | None = None
+    request_id: str | None = None
+    service_tier: str | None = None
     stream: bool = False
     stream_options: dict[str, Any] | None = None
+    stream_interval: int | None = None
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
 
     def sampling(
         self, vocab_size: int, defaults: Mapping[str, Any], *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None
@@ -89,6 +108,7 @@ class SamplingFields(BaseModel):
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             logit_bias=_logit_bias(self.logit_bias or {}),
+            structured_outputs=structured_params(self.response_format, self.structured_outputs),
         )
         params.check_vocabulary(vocab_size)
         return params
@@ -100,18 +120,43 @@ class SamplingFields(BaseModel):
             raise RequestError(f"cache_salt has {len(salt)} characters: at most {MAX_SALT} are allowed", field="cache_salt")
         return salt
 
-    def include_usage(self) -> bool:
-        """Whether a stream ends with a usage chunk. Raises RequestError for stream options that make no sense."""
+    def head_fields(self) -> dict[str, Any]:
+        """What the request says about its answer's head: {"request_id": ...} and {"service_tier": ...} where given. Raises RequestError."""
+        fields = {}
+        if self.request_id is not None:
+            if not _REQUEST_ID.fullmatch(self.request_id):
+                raise RequestError(f"request_id is {shorten(self.request_id)}: it must be 1 to 128 printable ASCII characters", field="request_id")
+            fields["request_id"] = self.request_id
+        if self.service_tier is not None:
+            if self.service_tier not in _TIERS:
+                raise RequestError(f"service_tier is {shorten(self.service_tier)}: it must be one of {', '.join(_TIERS)}", field="service_tier")
+            fields["service_tier"] = "default"
+        return fields
+
+    def without_effect(self) -> list[str]:
+        """Phrases for the Warning header: values that are taken and change nothing."""
+        phrases = [f"stream_options.{name[:40]} (unknown)" for name in (self.stream_options or {}) if name not in _STREAM_OPTIONS]
+        if (self.stream_options or {}).get("include_obfuscation"):
+            phrases.append("stream_options.include_obfuscation (chunks are not padded)")
+        if self.service_tier not in (None, "auto", "default"):
+            phrases.append("service_tier (there is one tier only)")
+        return phrases
+
+    def usage_in_stream(self) -> tuple[bool, bool]:
+        """(a usage chunk at the end, usage so far in every chunk). Raises RequestError for stream options that make no sense."""
+        if self.stream_interval is not None and self.stream_interval < 1:
+            raise RequestError(f"stream_interval is {self.stream_interval}: it must be at least 1", field="stream_interval")
         if self.stream_options is None:
-            return False
+            return False, False
         if not self.stream:
             raise RequestError("stream_options is set but stream is not true: leave stream_options out or set stream to true", field="stream_options")
         for name, value in self.stream_options.items():
-            if not isinstance(value, bool | None):
-                raise RequestError(f"stream_options.{name[:40]} is {shorten(value)}: it must be true or false", field="stream_options")
-            if value and name == "continuous_usage_stats":
-                raise RequestError("stream_options.continuous_usage_stats is true: usage comes once, at the end; use include_usage", field="stream_options")
-        return bool(self.stream_options.get("include_usage"))
+            if name in _STREAM_OPTIONS and not isinstance(value, bool | None):
+                raise RequestError(f"stream_options.{name} is {shorten(value)}: it must be true or false", field="stream_options")
+        at_end, in_each = bool(self.stream_options.get("include_usage")), bool(self.stream_options.get("continuous_usage_stats"))
+        if in_each and not at_end:
+            raise RequestError("stream_options.continuous_usage_stats is true without include_usage: set include_usage too", field="stream_options")
+        return at_end, in_each
 
     def wanted_prompt_logprobs(self) -> int | None:
         """prompt_logprobs within its limits. Raises RequestError when it is asked for in a stream."""
@@ -120,6 +165,9 @@ class SamplingFields(BaseModel):
         if self.stream:
             raise RequestError("prompt_logprobs is set with stream: they are not streamed, set stream to false", field="prompt_logprobs")
         return within_logprob_limit("prompt_logprobs", self.prompt_logprobs)
+
+
+_STREAM_OPTIONS = ("include_usage", "continuous_usage_stats", "include_obfuscation")
 
 
 def within_logprob_limit(name: str, value: int) -> int:

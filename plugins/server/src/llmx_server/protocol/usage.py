@@ -4,9 +4,29 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-__all__ = ["response_head", "usage"]
+__all__ = ["response_head", "usage", "usage_of"]
+
+
+class Counted(Protocol):
+    """What usage_of reads of one prompt's answers."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        ...
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens of all its answers."""
+        ...
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the prefix cache had."""
+        ...
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
@@ -19,12 +39,18 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dic
     }
 
 
-def response_head(prefix: str, kind: str, model: str, fingerprint: str) -> dict[str, Any]:
-    """id, object, created, model and system_fingerprint; the id is new."""
+def usage_of(answers: Sequence[Counted]) -> dict[str, Any]:
+    """The usage object of all prompts of a request, as far as they have come."""
+    return usage(sum(one.prompt_tokens for one in answers), sum(one.completion_tokens for one in answers), sum(one.cached_tokens for one in answers))
+
+
+def response_head(prefix: str, kind: str, model: str, fingerprint: str, *, request_id: str | None = None, **more: Any) -> dict[str, Any]:
+    """id, object, created, model and system_fingerprint; the id is made of request_id, else new. more: further keys."""
     return {
-        "id": f"{prefix}-{uuid.uuid4().hex}",
+        "id": f"{prefix}-{request_id or uuid.uuid4().hex}",
         "object": kind,
         "created": int(time.time()),
         "model": model,
         "system_fingerprint": fingerprint,
+        **more,
     }

@@ -2,49 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from llmx_server.body import read_body
+from llmx_server.chat_chunks import chat_events
 from llmx_server.disconnect import until_disconnect
 from llmx_server.errors import JsonResponse
-from llmx_server.generation import Answers, Job, collect, make_job, stream
+from llmx_server.frames import Frames
+from llmx_server.generation import Answers, Job, collect, make_job
+from llmx_server.protocol.api_fields import CHAT
 from llmx_server.protocol.chat import ChatRequest, chat_choice
 from llmx_server.protocol.extra_fields import check_extra, warning_header
 from llmx_server.protocol.logprobs import chat_logprobs, prompt_logprobs
-from llmx_server.protocol.usage import response_head, usage
+from llmx_server.protocol.usage import response_head, usage_of
 from llmx_server.schema import json_body
 from llmx_server.serving import Serving, serving_of
-from llmx_server.sse import EventStream, Frames
+from llmx_server.sse import EventStream
 
 __all__ = ["router"]
 
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions", openapi_extra=json_body(ChatRequest))
+@router.post(CHAT, openapi_extra=json_body(ChatRequest))
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     serving = serving_of(request)
     serving.check_ready()
     body = await read_body(request, ChatRequest)
     model = serving.model_name(body.model)
-    headers = warning_header(check_extra(body.model_extra))
-    with_usage = body.include_usage()
+    phrases = [*check_extra(CHAT, body.model_extra), *body.without_effect()]
+    usage_at_end, _ = body.usage_in_stream()
     job = await _job(serving, body)
+    headers = warning_header([*phrases, *body.unread(serving.template_variables())])
+    kind = "chat.completion.chunk" if body.stream else "chat.completion"
+    head = response_head("chatcmpl", kind, model, serving.fingerprint, **body.head_fields())
     if body.stream:
-        head = response_head("chatcmpl", "chat.completion.chunk", model, serving.fingerprint)
-        return EventStream(_events(serving, body, job, Frames(head, with_usage=with_usage), with_usage), headers)
-    head = response_head("chatcmpl", "chat.completion", model, serving.fingerprint)
+        return EventStream(chat_events(serving, body, job, Frames(head, with_usage=usage_at_end), _of_prompt(body, job)), headers)
     answers = (await until_disconnect(request.receive, collect(serving, [job])))[0]
-    choices = [chat_choice(answer, chat_logprobs(answer.logprobs or [], body.top_logprobs or 0) if body.logprobs else None) for answer in answers.in_order]
-    whole = {**head, "choices": choices, "usage": usage(answers.prompt_tokens, answers.completion_tokens, answers.cached_tokens)}
-    if body.prompt_logprobs is not None and answers.output:
-        whole["prompt_logprobs"] = prompt_logprobs(answers.output.prompt_logprobs)
-    return JsonResponse(whole, headers=headers)
+    return JsonResponse({**head, **_whole(body, answers), **_of_prompt(body, job)}, headers=headers)
 
 
 async def _job(serving: Serving, body: ChatRequest) -> Job:
@@ -54,29 +53,18 @@ async def _job(serving: Serving, body: ChatRequest) -> Job:
     return await make_job(serving, prompt, params, add_special_tokens=body.add_special_tokens, max_tokens_given=True, cache_salt=body.salt())
 
 
-async def _events(serving: Serving, body: ChatRequest, job: Job, frames: Frames, with_usage: bool) -> AsyncGenerator[bytes, None]:
-    answers = Answers(job)
-    chars, tokens = [0] * job.params.n, [0] * job.params.n  # sent so far, per choice
-    open_choices = set(range(job.params.n))
-    role = {"role": "assistant", "content": ""}
-    chunks = [frames.choice(index, "delta", role) for index in range(job.params.n)]
-    async with aclosing(stream(serving, [job])) as outputs:
-        async for _, output in outputs:
-            answers.update(output)
-            for answer in output.outputs:
-                index = answer.index
-                if index not in open_choices:
-                    continue
-                if len(answer.text) > chars[index] or (answer.finished and body.logprobs and len(answer.logprobs or []) > tokens[index]):
-                    # Logprobs wait for the text that they belong to, so that one chunk has both.
-                    logprobs = chat_logprobs((answer.logprobs or [])[tokens[index] :], body.top_logprobs or 0) if body.logprobs else None
-                    chunks.append(frames.choice(index, "delta", {"content": answer.text[chars[index] :]}, logprobs))
-                    chars[index], tokens[index] = len(answer.text), len(answer.logprobs or [])
-                if answer.finished:
-                    chunks.append(frames.choice(index, "delta", {}, None, answer.finish_reason, answer.stop_reason))
-                    open_choices.discard(index)
-            if chunks:
-                yield b"".join(chunks)
-                chunks = []
-    if with_usage:
-        yield frames.usage(usage(answers.prompt_tokens, answers.completion_tokens, answers.cached_tokens))
+def _whole(body: ChatRequest, answers: Answers) -> dict[str, Any]:
+    echo, top, as_ids = body.echoed(), body.top_logprobs or 0, body.return_tokens_as_token_ids
+    choices = []
+    for answer in answers.in_order:
+        logprobs = chat_logprobs(answer.logprobs or [], top, as_ids=as_ids) if body.logprobs else None
+        choices.append(chat_choice(answer, echo + answer.text, logprobs, with_ids=body.return_token_ids))
+    whole: dict[str, Any] = {"choices": choices, "usage": usage_of([answers])}
+    if body.prompt_logprobs is not None and answers.output:
+        whole["prompt_logprobs"] = prompt_logprobs(answers.output.prompt_logprobs, body.prompt_logprobs)
+    return whole
+
+
+def _of_prompt(body: ChatRequest, job: Job) -> dict[str, Any]:
+    told: dict[str, Any] = {"prompt_token_ids": job.token_ids} if body.return_token_ids else {}
+    return {**told, "prompt_text": job.text} if body.return_prompt_text else told

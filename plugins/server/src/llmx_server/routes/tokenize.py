@@ -8,6 +8,7 @@ from starlette.responses import Response
 from llmx.errors import RequestError
 from llmx_server.body import read_body
 from llmx_server.errors import JsonResponse
+from llmx_server.protocol.api_fields import CHAT
 from llmx_server.protocol.extra_fields import check_extra, warning_header
 from llmx_server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from llmx_server.schema import json_body
@@ -25,7 +26,7 @@ async def tokenize(request: Request) -> Response:
     serving.check_ready()
     body = await read_body(request, TokenizeRequest)
     serving.model_name(body.model)
-    headers = warning_header(check_extra(body.model_extra))
+    headers = warning_header([*check_extra(CHAT, body.model_extra), *body.unread(serving.template_variables())])
     if (body.prompt is None) == (not body.messages):
         raise RequestError("exactly one of prompt and messages must be given", field="prompt")
     text = body.prompt if body.prompt is not None else serving.render(body.template_arguments())
@@ -42,7 +43,7 @@ async def detokenize(request: Request) -> Response:
     serving.check_ready()
     body = await read_body(request, DetokenizeRequest)
     serving.model_name(body.model)
-    headers = warning_header(check_extra(body.model_extra))
+    headers = warning_header(check_extra(CHAT, body.model_extra))
     vocab_size = serving.engine.info.vocab_size
     for index, token in enumerate(body.tokens):
         if not 0 <= token < vocab_size:

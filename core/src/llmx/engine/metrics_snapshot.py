@@ -1,0 +1,61 @@
+"""Counters and gauges of one engine at one moment, by the names that /metrics has: what LLM.get_metrics gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from llmx.engine.outputs import EngineStats
+
+__all__ = ["COUNTERS", "GAUGES", "Counter", "Gauge", "Metric", "snapshot"]
+
+Reader = Callable[[EngineStats], float]
+
+GAUGES: tuple[tuple[str, str, Reader], ...] = (
+    ("llmx:num_requests_running", "Requests in the running batch", lambda s: s.requests_running),
+    ("llmx:num_requests_waiting", "Requests waiting for a place in the batch", lambda s: s.requests_waiting),
+    ("llmx:kv_cache_usage_perc", "Share of the KV blocks held by running requests, 0 to 1", lambda s: s.kv_blocks_used / max(1, s.kv_blocks_total)),
+    ("llmx:step_budget_used_perc", "Share of the token budget that the last step used, 0 to 1", lambda s: s.step_budget_used),
+    ("llmx:device_busy_perc", "Share of recent time in which the device worked, 0 to 1", lambda s: s.device_busy),
+    ("llmx:queue_delay_seconds", "Age of the oldest waiting request", lambda s: s.queue_delay_s),
+)
+COUNTERS: tuple[tuple[str, str, Reader], ...] = (
+    ("llmx:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", lambda s: s.prefix_queries),
+    ("llmx:prefix_cache_hits", "Prompt tokens found in the prefix cache", lambda s: s.prefix_hits),
+    ("llmx:num_preemptions", "Requests that gave up their KV blocks to run again later", lambda s: s.preemptions),
+    ("llmx:prompt_tokens", "Prompt tokens taken in", lambda s: s.prompt_tokens),
+    ("llmx:generation_tokens", "Tokens generated", lambda s: s.generation_tokens),
+    ("llmx:steps", "Engine steps", lambda s: s.steps),
+    ("llmx:forward_seconds", "Time in the model", lambda s: s.forward_us / 1e6),
+    ("llmx:sample_seconds", "Time in sampling", lambda s: s.sample_us / 1e6),
+    ("llmx:engine_seconds", "Engine time outside the executor", lambda s: s.python_us / 1e6),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A value that only grows, since the engine's start."""
+
+    name: str
+    value: float
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A value as of now."""
+
+    name: str
+    value: float
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+Metric = Counter | Gauge
+
+
+def snapshot(stats: EngineStats, model_name: str) -> list[Metric]:
+    """All counters and gauges. Finished answers are counted by reason under llmx:request_success."""
+    labels = {"model_name": model_name}
+    counters = [Counter(name, read(stats), labels) for name, _, read in COUNTERS]
+    finished = [Counter("llmx:request_success", count, {**labels, "finished_reason": reason}) for reason, count in stats.requests_finished.items()]
+    return [*(Gauge(name, read(stats), labels) for name, _, read in GAUGES), *counters, *finished]

@@ -1,0 +1,87 @@
+"""A chat stream: per choice the role first, then text with its logprobs, then how it ended; usage last when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from llmx.engine.outputs import CompletionOutput
+from llmx_server.frames import Frames
+from llmx_server.generation import Answers, Job, stream
+from llmx_server.protocol.chat import ChatRequest
+from llmx_server.protocol.logprobs import chat_logprobs
+from llmx_server.protocol.usage import usage_of
+from llmx_server.serving import Serving
+
+__all__ = ["chat_events"]
+
+
+async def chat_events(serving: Serving, body: ChatRequest, job: Job, frames: Frames, beside: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+    """The chunks, several joined where they are due together. beside: what the first chunk of each choice tells of the prompt."""
+    at_end, in_each = body.usage_in_stream()
+    answers = Answers(job)
+    choices = [_Choice(index, body, frames) for index in range(job.params.n)]
+    chunks = [chunk for choice in choices for chunk in choice.opening(beside)]
+    async with aclosing(stream(serving, [job], interval=body.stream_interval)) as outputs:
+        async for _, output in outputs:
+            answers.update(output)
+            so_far = usage_of([answers]) if in_each else None
+            for answer in output.outputs:
+                chunks += choices[answer.index].chunks(answer, so_far)
+            if chunks:
+                yield b"".join(chunks)
+                chunks = []
+    if at_end:
+        yield frames.usage(usage_of([answers]))
+
+
+class _Choice:
+    """What of one choice the client has seen; chunks are cut from the cumulative answer at what was sent."""
+
+    def __init__(self, index: int, body: ChatRequest, frames: Frames) -> None:
+        self._index, self._body, self._frames = index, body, frames
+        self._chars = self._tokens = self._ids = 0
+        self._ended = False
+
+    def opening(self, beside: dict[str, Any]) -> list[bytes]:
+        """The chunks before the first token."""
+        first = self._frames.choice(self._index, "delta", {"role": "assistant", "content": ""}, beside=beside)
+        echo = self._body.echoed()
+        return [first, self._frames.choice(self._index, "delta", {"content": echo})] if echo else [first]
+
+    def chunks(self, answer: CompletionOutput, so_far: dict[str, Any] | None) -> list[bytes]:
+        """What is new. Logprobs and ids wait for the text that they belong to, so that one chunk has all."""
+        if self._ended:
+            return []
+        chunks = []
+        late = answer.finished and (self._logprobs_due(answer) or self._ids_due(answer))
+        if len(answer.text) > self._chars or late:
+            chunks.append(
+                self._frames.choice(
+                    self._index, "delta", {"content": answer.text[self._chars :]}, self._logprobs(answer), more=self._token_ids(answer), usage=so_far
+                )
+            )
+            self._chars = len(answer.text)
+        if answer.finished:
+            chunks.append(self._frames.choice(self._index, "delta", {}, None, answer.finish_reason, answer.stop_reason, usage=so_far))
+            self._ended = True
+        return chunks
+
+    def _logprobs_due(self, answer: CompletionOutput) -> bool:
+        return self._body.logprobs and len(answer.logprobs or []) > self._tokens
+
+    def _ids_due(self, answer: CompletionOutput) -> bool:
+        return self._body.return_token_ids and len(answer.token_ids) > self._ids
+
+    def _logprobs(self, answer: CompletionOutput) -> dict[str, Any] | None:
+        if not self._body.logprobs:
+            return None
+        new, self._tokens = (answer.logprobs or [])[self._tokens :], len(answer.logprobs or [])
+        return chat_logprobs(new, self._body.top_logprobs or 0, as_ids=self._body.return_tokens_as_token_ids)
+
+    def _token_ids(self, answer: CompletionOutput) -> dict[str, Any] | None:
+        if not self._body.return_token_ids:
+            return None
+        new, self._ids = answer.token_ids[self._ids :], len(answer.token_ids)
+        return {"token_ids": new}

@@ -1,0 +1,164 @@
+"""Every body field that clients of such servers send, and what happens to it here. docs/api-fields.md is made from this table.
+
+works: it does what `what` says. refused: 400, unless the value asks for nothing (`neutral`). ignored: the answer is the same
+without it, and a `Warning` header says so. A field that stands nowhere is unknown: ignored, and named in the header too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["CHAT", "COMPLETIONS", "FIELDS", "ApiField", "Route", "State", "field_of", "is_known"]
+
+Route = Literal["/v1/chat/completions", "/v1/completions"]
+State = Literal["works", "refused", "ignored"]
+CHAT: Route = "/v1/chat/completions"
+COMPLETIONS: Route = "/v1/completions"
+BOTH = (CHAT, COMPLETIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiField:
+    """One field. what: range and effect; for a refused one what to do instead; for an ignored one why it changes nothing."""
+
+    name: str
+    state: State
+    what: str
+    routes: tuple[Route, ...] = BOTH
+    neutral: tuple[Any, ...] = ()  # values that ask for nothing: taken without a word
+
+
+def _works(name: str, what: str, *routes: Route) -> ApiField:
+    return ApiField(name, "works", what, routes or BOTH)
+
+
+def _refused(name: str, what: str, *neutral: Any, routes: tuple[Route, ...] = BOTH) -> ApiField:
+    return ApiField(name, "refused", what, routes, neutral)
+
+
+def _ignored(name: str, what: str, *neutral: Any, routes: tuple[Route, ...] = BOTH) -> ApiField:
+    return ApiField(name, "ignored", what, routes, neutral)
+
+
+_NO_MEDIA = "the model reads and writes text only"
+_NO_TOOLS = "tools are not supported yet"
+_NO_TRANSFER = "KV is not transferred between engines"
+_GUIDED = "use structured_outputs"
+
+FIELDS: tuple[ApiField, ...] = (
+    # -- what to answer
+    _works("model", "a served name (404 otherwise); left out: the first one"),
+    _works("messages", "roles system, developer (as system), user, assistant, tool; content a string or text parts, joined by a newline; name", CHAT),
+    _works("prompt", "a string, token ids, or up to 1024 of either; ids inside the vocabulary; not empty", COMPLETIONS),
+    _refused("prompt_embeds", "send prompt", routes=(COMPLETIONS,)),
+    _refused("suffix", "fill-in-the-middle is not supported", "", routes=(COMPLETIONS,)),
+    _works("add_special_tokens", "the tokenizer adds BOS where the model wants one; default true for completions, false for chat (the template writes it)"),
+    _works("truncate_prompt_tokens", "-1 or at least 1: keep that many tokens of the prompt; -1: as many as fit beside max_tokens"),
+    _works("truncation_side", "left (default) or right: which end truncate_prompt_tokens cuts"),
+    _works("add_generation_prompt", "default true: the prompt ends where the assistant begins; not together with continue_final_message", CHAT),
+    _works("continue_final_message", "the answer continues the last message, which must be the assistant's", CHAT),
+    _works("chat_template_kwargs", "variables for the chat template; the ones it does not read are named in a Warning", CHAT),
+    _refused("chat_template", "a template runs on the server: start it with --chat-template, or pass chat_template_kwargs", routes=(CHAT,)),
+    _works("documents", "a list of objects for a chat template that reads `documents`; 400 for one that does not", CHAT),
+    _works("reasoning_effort", "none, minimal, low, medium, high, xhigh, max: given to the template, with enable_thinking (false for none)", CHAT),
+    _refused("include_reasoning", "reasoning is not taken apart from the answer", True, routes=(CHAT,)),
+    _refused("thinking_token_budget", "max_tokens limits the whole answer"),
+    # -- how to sample
+    _works("temperature", "0..2; 0: always the most likely token; default: the model's own, else 1"),
+    _works("top_p", "above 0, at most 1; default: the model's own, else 1 (off)"),
+    _works("top_k", "-1 or 0 (off), or at least 1; default: the model's own, else off"),
+    _works("min_p", "0..1; default: the model's own, else 0 (off)"),
+    _works("presence_penalty", "-2..2, on what was generated, not on the prompt"),
+    _works("frequency_penalty", "-2..2, on what was generated, not on the prompt"),
+    _works("repetition_penalty", "0.01..100, on prompt and answer; default: the model's own, else 1 (off)"),
+    _works("seed", "a 64-bit integer: the same seed gives the same answer, alone or in a batch; choice i uses seed + i; -1: drawn"),
+    _works("logit_bias", "token id -> -100..100, at ids inside the vocabulary"),
+    _works("allowed_token_ids", "only these tokens may be drawn; not empty"),
+    _works("bad_words", "up to 128 texts that are not generated, alone or after a space, as the tokenizer spells them"),
+    _works("min_tokens", "0..max_tokens: no EOS, stop token or stop string before so many tokens"),
+    _refused("use_beam_search", "beam search is not supported: leave it out, or use best_of", False),
+    _refused("length_penalty", "it belongs to beam search, which is not supported", 1, 1.0),
+    _refused("repetition_detection", "use repetition_penalty or frequency_penalty"),
+    _refused("watermarking", "watermarks are not supported", False),
+    _refused("logits_processors", "use logit_bias, allowed_token_ids or bad_words", []),
+    _refused("vllm_xargs", "there are no custom logits processors", {}),
+    # -- when to stop
+    _works("max_tokens", "at least 1, with the prompt inside the context (400 otherwise); default: 16 for completions, the rest of the context for chat; "
+           "0 for completions with echo"),
+    _works("max_completion_tokens", "the newer name of max_tokens; both only with the same value", CHAT),
+    _works("stop", "up to 4 strings, none empty; the answer ends before the first that occurs; may span tokens"),
+    _works("stop_token_ids", "tokens that end the answer; stop_reason says which"),
+    _works("include_stop_str_in_output", "the stop string, or the stop token's text, stays in the answer"),
+    _works("ignore_eos", "the model's end token does not end the answer"),
+    _refused("min_new_tokens", "use min_tokens"),
+    _refused("max_new_tokens", "use max_tokens"),
+    # -- how many
+    _works("n", "1..128 choices; also with temperature 0"),
+    _works("best_of", "n..128: so many are generated, the n with the highest mean logprob are returned; all count in usage; not with stream", COMPLETIONS),
+    # -- what to show
+    _works("stream", "server-sent events, closed by `data: [DONE]`"),
+    _works("stream_options", "include_usage: a last chunk with usage; continuous_usage_stats: usage so far in every chunk; 400 without stream"),
+    _works("stream_interval", "at least 1: tokens that a chunk waits for; the first and the last come at once"),
+    _works("echo", "completions: the prompt, with its logprobs when asked for, comes first; chat: the assistant message that is continued comes first"),
+    _works("logprobs", "completions: 0..20 most likely tokens per place; chat: true or false"),
+    _works("top_logprobs", "0..20, with logprobs", CHAT),
+    _works("prompt_logprobs", "0..20 most likely tokens per place of the prompt; not with stream; reads no prefix cache"),
+    _works("return_token_ids", "adds token_ids and prompt_token_ids"),
+    _works("return_tokens_as_token_ids", "logprobs name tokens as token_id:N"),
+    _works("return_prompt_text", "adds prompt_text, what the chat template made", CHAT),
+    _works("skip_special_tokens", "default true: special tokens are not shown in text"),
+    _works("spaces_between_special_tokens", "false: special tokens shown with skip_special_tokens false follow one another without a space"),
+    _refused("return_token_offsets", "use return_token_ids", False),
+    _refused("return_mm_kwargs", _NO_MEDIA, False),
+    _refused("routed_experts_prompt_start", "the choice of experts is not returned", 0),
+    # -- how to run it
+    _works("priority", "a whole number, lower runs earlier; needs --scheduling-policy priority"),
+    _works("cache_salt", "up to 128 characters: prefix-cache entries are shared only by requests with the same one"),
+    _works("request_id", "1 to 128 printable characters: the answer's id is made of it"),
+    _works("service_tier", "auto or default: answered with default, the only tier; flex, scale and priority: the same, with a Warning"),
+    _ignored("session_id", "requests are not bound to sessions"),
+    _ignored("user", "it describes the caller"),
+    _ignored("safety_identifier", "it describes the caller"),
+    _ignored("metadata", "answers are not kept, so nothing could be found by it", {}),
+    _ignored("prompt_cache_key", "equal prompt starts are found by content"),
+    _ignored("prompt_cache_retention", "the prefix cache keeps what fits"),
+    _refused("store", "answers are not kept", False),
+    _refused("kv_transfer_params", _NO_TRANSFER),
+    _refused("ec_transfer_params", _NO_TRANSFER),
+    # -- forms, tools, media
+    _works("response_format", "text, json_object, json_schema (name, description, schema, strict) or structural_tag; what cannot be enforced is 400"),
+    _works("structured_outputs", "one of json, regex, choice, grammar, json_object, structural_tag, with options for whitespace and additional properties"),
+    _refused("guided_json", _GUIDED),
+    _refused("guided_regex", _GUIDED),
+    _refused("guided_choice", _GUIDED),
+    _refused("guided_grammar", _GUIDED),
+    _refused("guided_decoding_backend", _GUIDED),
+    _refused("guided_whitespace_pattern", _GUIDED),
+    _refused("tools", _NO_TOOLS, []),
+    _refused("tool_choice", _NO_TOOLS, "none"),
+    _refused("parallel_tool_calls", _NO_TOOLS, True, False),
+    _refused("functions", _NO_TOOLS, []),
+    _refused("function_call", _NO_TOOLS, "none"),
+    _refused("web_search_options", _NO_TOOLS),
+    _refused("audio", _NO_MEDIA),
+    _refused("modalities", _NO_MEDIA, ["text"]),
+    _refused("mm_processor_kwargs", _NO_MEDIA, {}),
+    _refused("media_io_kwargs", _NO_MEDIA, {}),
+    _refused("mm_payload", _NO_MEDIA),
+    _refused("prediction", "predicted outputs are not supported"),
+    _refused("verbosity", "say in the messages how long the answer shall be", "medium"),
+    _refused("logprob_token_ids", "use logprobs", []),
+)  # fmt: skip
+
+_BY_NAME = {(route, field.name): field for field in FIELDS for route in field.routes}
+
+
+def field_of(route: Route, name: str) -> ApiField | None:
+    """The entry of a field on a route; None for an unknown one."""
+    return _BY_NAME.get((route, name))
+
+
+def is_known(name: str) -> bool:
+    """Whether any route has such a field."""
+    return any((route, name) in _BY_NAME for route in BOTH)
