@@ -8,7 +8,8 @@ from typing import Any
 
 from llmx.engine.outputs import CompletionOutput, Logprob, RequestOutput
 from llmx_server.frames import Frames
-from llmx_server.generation import Answers, Job, stream
+from llmx_server.generation import Answers, stream
+from llmx_server.jobs import Job
 from llmx_server.protocol.completions import CompletionRequest, completion_choice
 from llmx_server.protocol.logprobs import LegacyLogprobs, prompt_logprobs
 from llmx_server.protocol.usage import usage_of

@@ -12,7 +12,8 @@ from llmx_server.chat_chunks import chat_events
 from llmx_server.disconnect import until_disconnect
 from llmx_server.errors import JsonResponse
 from llmx_server.frames import Frames
-from llmx_server.generation import Answers, Job, collect, make_job
+from llmx_server.generation import Answers, collect
+from llmx_server.jobs import Job, make_job
 from llmx_server.protocol.api_fields import CHAT
 from llmx_server.protocol.chat import ChatRequest, chat_choice
 from llmx_server.protocol.extra_fields import check_extra, warning_header

@@ -10,7 +10,8 @@ from llmx_server.completion_chunks import completion_choices, completion_events
 from llmx_server.disconnect import until_disconnect
 from llmx_server.errors import JsonResponse
 from llmx_server.frames import Frames
-from llmx_server.generation import Job, collect, make_job
+from llmx_server.generation import collect
+from llmx_server.jobs import Job, make_job
 from llmx_server.protocol.api_fields import COMPLETIONS
 from llmx_server.protocol.completions import CompletionRequest
 from llmx_server.protocol.extra_fields import check_extra, warning_header
