@@ -25,10 +25,10 @@ _MIB = 1 << 20
 @with_settings(server=True)
 def serve(settings: Settings) -> None:
     """Serve a model over an OpenAI-compatible HTTP API."""
-    from llmx_server.listen import bind
+    from llmx_server.listen import listen
 
     config, changes = settings.resolve()
-    sock = bind(config.server.host, config.server.port)  # first: a port in use is told before anything loads
+    sock = listen(config.server)  # first: a port in use is told before anything loads
     import asyncio
     import logging
 
@@ -73,6 +73,7 @@ def _summary(info: EngineInfo, changes: list[Change], url: str, *, guarded: bool
     path, body = ("chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}) if chats else ("completions", {"prompt": "Hello"})
     flags = {option.path: option.flag for option in OPTIONS}
     key = " -H 'Authorization: Bearer YOUR_KEY'" if guarded else ""
+    where = f"--unix-socket {url.removeprefix('unix:')} http://localhost" if url.startswith("unix:") else url
     size = f"{info.kv_bytes / _MIB:.0f} MiB {info.kv_dtype}, {info.kv_tokens} tokens"
     lines = [
         ("model", f"{', '.join(info.served_names) or info.name} ({info.architecture}, {info.dtype}), context {info.max_model_len} tokens"),
@@ -83,6 +84,6 @@ def _summary(info: EngineInfo, changes: list[Change], url: str, *, guarded: bool
         *(("set", change) for change in info.changes),
         *(("warning", warning) for warning in info.warnings),
         ("ready", f"{url} (loaded in {info.load_s:.1f} s)"),
-        ("try", f"curl {url}/v1/{path}{key} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"),
+        ("try", f"curl {where}/v1/{path}{key} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"),
     ]
     return "\n".join(f"{name:<9} {text}" for name, text in lines)

@@ -41,7 +41,7 @@ class CacheConfig:
 
     kv_bytes: int | None = None
     num_blocks: int | None = None  # per group, the null block included
-    kv_dtype: str = "auto"  # auto, float32, bfloat16
+    kv_dtype: str = "auto"  # auto, float32, bfloat16, int8
     prefix_caching: bool = True
     memory_fraction: float = 0.5  # share of the available memory that the KV cache may take by default
 
@@ -88,6 +88,7 @@ class ServerConfig:
 
     host: str = "127.0.0.1"
     port: int = 8000
+    uds: str = ""  # path of a Unix socket to listen on instead of host and port
     api_keys: tuple[str, ...] = ()
     root_path: str = ""
     log_level: str = "info"
@@ -107,6 +108,12 @@ class EngineConfig:
     platform: PlatformConfig = field(default_factory=PlatformConfig)
     structured: StructuredConfig = field(default_factory=StructuredConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+
+    @property
+    def page_type(self) -> str:
+        """Element type of KV pages: f32, bf16 or i8."""
+        own = "f32" if self.model.dtype == "float32" else "bf16"
+        return {"auto": own, "float32": "f32", "bfloat16": "bf16", "int8": "i8"}[self.cache.kv_dtype]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -13,7 +14,7 @@ import uvicorn
 from llmx.config import EngineConfig
 from llmx_server.app import create_app
 from llmx_server.draining import drain, signals
-from llmx_server.listen import BACKLOG, bind
+from llmx_server.listen import BACKLOG, listen, url_of
 from llmx_server.serving import Serving
 from llmx_server.slow_reader import reader_protocol
 
@@ -40,7 +41,7 @@ async def serve(
     server's URL. on_progress is told how far the start is. Raises what `engine.start()` raises, and ConfigError when the port cannot be had.
     """
     try:
-        sock = sock or bind(config.server.host, config.server.port)
+        sock = sock or listen(config.server)
         app = create_app(engine, config, phase="loading")
         server = _Server(_uvicorn_config(app, config))
         with signals(server, app.state.serving) as asked:
@@ -52,6 +53,8 @@ async def serve(
                 draining.cancel()
                 await asyncio.gather(draining, return_exceptions=True)
     finally:
+        if config.server.uds:
+            Path(config.server.uds).unlink(missing_ok=True)
         await engine.close()
 
 
@@ -73,7 +76,7 @@ async def _run(server: _Server, sock: socket.socket, starting: asyncio.Task[None
             serving.metrics.name_model(serving.model_names[0], serving.engine.info)
             serving.phase = "ready"
             if on_ready:
-                on_ready(_url(sock, serving.config.server.root_path))
+                on_ready(url_of(sock, serving.config.server.root_path))
         await listening
     finally:
         server.should_exit = True
@@ -96,9 +99,3 @@ def _uvicorn_config(app: object, config: EngineConfig) -> uvicorn.Config:
         backlog=BACKLOG,
     )
 
-
-def _url(sock: socket.socket, root_path: str) -> str:
-    host, port = sock.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):
-        host = "localhost"
-    return f"http://[{host}]:{port}{root_path}" if ":" in host else f"http://{host}:{port}{root_path}"

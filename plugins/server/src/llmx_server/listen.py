@@ -1,16 +1,73 @@
-"""The listening socket, taken before anything slow starts, so that a port in use is told at once."""
+"""The listening socket, TCP or Unix, taken before anything slow starts, so that an address in use is told at once."""
 
 from __future__ import annotations
 
 import errno
 import os
 import socket
+import stat
+from contextlib import closing
+from pathlib import Path
 
+from llmx.config import ServerConfig
 from llmx.errors import ConfigError
 
-__all__ = ["BACKLOG", "bind"]
+__all__ = ["BACKLOG", "bind", "bind_unix", "listen", "url_of"]
 
 BACKLOG = 2048  # connections that may wait to be accepted
+
+
+def listen(config: ServerConfig) -> socket.socket:
+    """The socket that a configuration asks for: `uds` when it is set, else host and port. Raises ConfigError."""
+    return bind_unix(config.uds) if config.uds else bind(config.host, config.port)
+
+
+def url_of(sock: socket.socket, root_path: str) -> str:
+    """Where clients reach a listening socket: a URL, or `unix:PATH`."""
+    if sock.family == socket.AF_UNIX:
+        return f"unix:{sock.getsockname()}"
+    host, port = sock.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "localhost"
+    return f"http://[{host}]:{port}{root_path}" if ":" in host else f"http://{host}:{port}{root_path}"
+
+
+def bind_unix(path: str) -> socket.socket:
+    """A Unix socket at `path`; who may use it is what the folder's and the umask's permissions say.
+
+    A socket that a dead server left behind is replaced. Raises ConfigError when a server answers there, when something else stands
+    there, or when it cannot be made.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _clear(Path(path))
+        sock.bind(path)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"uds is {path!r}: cannot listen there: {error.strerror or error}", field="uds") from error
+    except ConfigError:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock
+
+
+def _clear(path: Path) -> None:
+    """Remove a socket at which nobody listens."""
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise ConfigError(f"uds is {str(path)!r}: a file that is no socket stands there, choose another path", field="uds")
+    except FileNotFoundError:
+        return
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+            return
+    raise ConfigError(f"uds is {str(path)!r}: another server listens there, stop it or choose another path", field="uds")
 
 
 def bind(host: str, port: int) -> socket.socket:
