@@ -43,7 +43,7 @@ def test_help_imports_nothing_heavy_and_is_quick() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("serv",), 2, "'serve'"),
+        (("serv",), 2, "'llmx serve'"),
         (("serve", "--prot", "1"), 2, "--port"),
         (("serve", "--port", "x"), 2, "--port is 'x'"),
         (("serve", "--port", "70000"), 2, "0..65535"),

@@ -10,15 +10,17 @@ import typer
 from llmx_cli.options import Settings, with_settings
 from llmx_cli.source import Sampling, Source, open_source
 from llmx_cli.terminal import read_lines, show
+from llmx_cli.words import WORDS, with_words
 
-__all__ = ["chat"]
+__all__ = ["chat", "run"]
 
 _HELP = "/reset starts again, /quit or Ctrl-D leaves, Ctrl-C stops an answer"
 
 
-@with_settings()
+@with_settings(model=False)
 def chat(
     settings: Settings,
+    words: WORDS = None,
     quick: Annotated[str | None, typer.Option("-q", "--quick", metavar="TEXT", help="Answer this one message and end.")] = None,
     system_prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="System message of the conversation.")] = None,
     url: Annotated[str | None, typer.Option(metavar="URL", help="Use this OpenAI-compatible server instead of loading a model.")] = None,
@@ -27,6 +29,7 @@ def chat(
     max_tokens: Annotated[int | None, typer.Option(metavar="N", help="Longest answer in tokens.", show_default="what the context allows")] = None,
 ) -> None:
     """Chat on the terminal: with a model loaded here, or with a server (--url). Reads lines from a pipe as well."""
+    settings, quick = with_words("chat", settings, words, quick, url)
     source = open_source(settings, url, key)
     sampling = Sampling(temperature, max_tokens)
     start = [{"role": "system", "content": system_prompt}] if system_prompt else []
@@ -37,6 +40,9 @@ def chat(
             _converse(source, start, sampling)
     finally:
         source.close()
+
+
+run = chat  # what other tools call it
 
 
 def _converse(source: Source, start: list[dict[str, str]], sampling: Sampling) -> None:

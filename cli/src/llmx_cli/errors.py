@@ -11,10 +11,11 @@ import typer
 from llmx.errors import ConfigError, LlmxError, ModelError, PlatformError, PluginError
 from llmx.foreign_options import foreign_reason
 
-__all__ = ["FAILED", "REFUSED", "UsageError", "exit_code", "report"]
+__all__ = ["FAILED", "INTERRUPTED", "REFUSED", "UsageError", "exit_code", "report"]
 
 FAILED = 1  # something broke while it ran
 REFUSED = 2  # it did not start: an option, the model, the platform or a plugin is wrong, and the message says what to do
+INTERRUPTED = 130  # Ctrl-C, as shells have it
 
 # The class that all of typer's complaints about a command line share. typer brings its own copy of click, whose module has
 # no public name; BadParameter is the public one nearest to it.
@@ -39,11 +40,10 @@ def report(error: BaseException, *, verbose: bool) -> int:
 
 
 def _message(error: BaseException) -> str:
-    option = getattr(error, "option_name", None)
-    if option is not None and isinstance(error, UsageError):
-        return _unknown_option(str(option), getattr(error, "possibilities", None) or ())
-    if isinstance(error, UsageError):
-        return str(error.format_message())  # type: ignore[attr-defined]
+    if isinstance(error, UsageError) and hasattr(error, "possibilities"):
+        return _unknown_option(str(error.option_name), error.possibilities or ())  # type: ignore[attr-defined]
+    if isinstance(error, UsageError):  # a BadParameter of our own has no parameter, and needs no "Invalid value" before it
+        return str(error.message if getattr(error, "param", None) is None else error.format_message())  # type: ignore[attr-defined]
     if isinstance(error, LlmxError):
         return str(error)
     return f"{type(error).__name__}: {error}; this is a fault of llmx, --verbose shows where"

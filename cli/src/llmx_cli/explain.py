@@ -14,6 +14,7 @@ from llmx_cli.table import print_table
 
 if TYPE_CHECKING:
     from llmx.engine.explain import ExplainRow, Explanation
+    from llmx.engine.kv_size import MemoryEstimate
 
 __all__ = ["explain"]
 
@@ -21,18 +22,24 @@ __all__ = ["explain"]
 @with_settings()
 def explain(
     settings: Settings,
+    device_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Plan for a device with so much memory, e.g. 24G. Default: what is free here.", show_default=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON, the plan included.")] = False,
     program: Annotated[bool, typer.Option("--program", help="Also print the whole program, op by op.")] = False,
 ) -> None:
-    """Show platform and kernels that a model would run with, and why. Reads headers only, starts nothing."""
+    """Show platform, memory and kernels that a model would run with, and why. Reads headers only, starts nothing."""
     from llmx.engine.explain import explain as explain_config
+    from llmx.resolve import size_in_bytes
 
     config, changes = settings.resolve()
-    explanation = explain_config(config, [change.path for change in changes])
+    device = None if device_memory is None else size_in_bytes(device_memory, "--device-memory")
+    explanation = explain_config(config, [change.path for change in changes], device)
     if as_json:
         typer.echo(json.dumps(asdict(explanation), indent=2, default=str))
         return
     _print_head(explanation)
+    _print_memory(explanation.memory, named=device is not None)
     for name, rows in groupby(explanation.rows, key=lambda row: row.program):
         _print_kernels(name, list(rows))
     if program:
@@ -46,6 +53,24 @@ def _print_head(explanation: Explanation) -> None:
     typer.echo(f"device: {explanation.device}; features: {', '.join(explanation.features) or 'none'}")
     for line in (*explanation.others, *explanation.changes, *(f"warning: {text}" for text in explanation.warnings)):
         typer.echo(line)
+
+
+def _print_memory(memory: MemoryEstimate, *, named: bool) -> None:
+    """Weights, KV, and how many requests that is."""
+    from llmx.engine.model_store import file_size
+
+    left = max(memory.device_bytes - memory.weight_bytes, 0)
+    typer.secho("\nmemory", bold=True)
+    rows = (
+        ("device", f"{file_size(memory.device_bytes)} {'as asked' if named else 'free here'}"),
+        ("weights", f"{file_size(memory.weight_bytes)}; working memory of the process comes on top"),
+        ("kv cache", f"{file_size(memory.kv_bytes)} of the {file_size(left)} left (--kv-cache-memory-bytes sets it), {memory.kv_tokens} tokens"),
+        ("a token", f"{memory.kv_bytes_per_token} bytes of KV"),
+        ("a request", f"{file_size(memory.kv_bytes_per_request)} of KV at {memory.max_model_len} tokens; {memory.requests} such requests fit"),
+        *(("advice", text) for text in memory.advice),
+    )
+    for name, text in rows:
+        typer.echo(f"{name:<9} {text}")
 
 
 def _print_kernels(program: str, rows: list[ExplainRow]) -> None:

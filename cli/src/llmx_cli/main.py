@@ -1,6 +1,7 @@
-"""The `llmx` command: registers the commands and turns every error into one line and an exit code.
+"""The `llmx` command: finds the command that was named, and turns every error into one line and an exit code.
 
-Command modules import the engine inside their functions: `llmx --help` and a mistyped option must answer at once.
+A command's module is imported when the command is used, and the engine inside its function: `llmx --help` and a mistyped
+option must answer at once.
 """
 
 from __future__ import annotations
@@ -8,36 +9,113 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from llmx_cli import bench, chat, complete, explain, models, platforms, pull, serve, version
-from llmx_cli.errors import FAILED, report
+from llmx_cli.errors import FAILED, INTERRUPTED, report
 
-__all__ = ["app", "run"]
+__all__ = ["COMMANDS", "app", "run"]
 
-app = typer.Typer(name="llmx", help="Serve and run large language models.", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command("serve")(serve.serve)
-app.command("chat")(chat.chat)
-app.command("complete")(complete.complete)
-app.add_typer(bench.app, name="bench")
-app.command("pull")(pull.pull)
-app.command("list")(models.list_)
-app.command("show")(models.show)
-app.command("rm")(models.remove)
-app.command("platforms")(platforms.platforms)
-app.command("explain")(explain.explain)
-app.command("version")(version.version)
+# section -> command -> where it is, and what it is for
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "Run a model": {
+        "serve": ("serve:serve", "Serve a model over an OpenAI-compatible HTTP API."),
+        "chat": ("chat:chat", "Chat on the terminal, with a model here or a server."),
+        "run": ("chat:run", "The same as chat."),
+        "complete": ("complete:complete", "Continue a text, with a model here or a server."),
+    },
+    "Models": {
+        "pull": ("pull:pull", "Fetch a model from the Hugging Face hub."),
+        "list": ("models:list_", "List the models on this machine."),
+        "show": ("models:show", "Show a model: architecture, storage, context, licence, files."),
+        "rm": ("models:remove", "Remove fetched models."),
+    },
+    "Look and measure": {
+        "explain": ("explain:explain", "Platform, kernels and memory that a model would use, and why."),
+        "platforms": ("platforms:platforms", "Platforms that are installed, present and chosen, and why."),
+        "config": ("config:app", "Show every option with its value and where it comes from."),
+        "doctor": ("doctor:doctor", "Find what is wrong with this installation, and how to mend it."),
+        "bench": ("bench:app", "Measure a model here, or what clients of a server see."),
+        "version": ("version:version", "The installed llmx packages."),
+    },
+}
+
+# what other tools call it -> what to type here
+_ELSEWHERE = {
+    "collect-env": "llmx doctor",
+    "ls": "llmx list",
+    "ps": "llmx platforms",
+    "info": "llmx show MODEL",
+    "remove": "llmx rm MODEL",
+    "delete": "llmx rm MODEL",
+    "download": "llmx pull MODEL",
+    "generate": "llmx complete MODEL TEXT",
+    "benchmark": "llmx bench throughput",
+    "start": "llmx serve",
+    "server": "llmx serve",
+    "help": "llmx --help",
+    "run-batch": "llmx serve, and send the lines of the file as requests",
+}
+
+_EXIT_CODES = "Exit codes: 0 done; 1 something failed while it ran; 2 it did not start, and the message says what to do; 130 Ctrl-C."
+
+
+class _Commands(TyperGroup):
+    """Commands by name, imported when used."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All names, in the order of the help."""
+        return [name for section in COMMANDS.values() for name in section]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, or None."""
+        place = next((section[cmd_name][0] for section in COMMANDS.values() if cmd_name in section), None)
+        if place is None:
+            return None
+        module, _, attribute = place.partition(":")
+        found = getattr(import_module(f"llmx_cli.{module}"), attribute)
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+            alone.command(cmd_name)(found)
+            found = alone
+        command = typer.main.get_command(found)
+        command.name = cmd_name
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As always; for a name that is none, what was probably meant."""
+        name, names = args[0], self.list_commands(ctx)
+        if name not in names and not name.startswith("-"):
+            near = get_close_matches(name, names, n=1)
+            meant = f"use {_ELSEWHERE[name]}" if name in _ELSEWHERE else f"did you mean 'llmx {near[0]}'?" if near else "`llmx --help` lists them"
+            raise typer.BadParameter(f"there is no command {name!r}: {meant}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands in sections; none is imported for it."""
+        for title, section in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in section.items()])
+
+
+app = typer.Typer(
+    name="llmx", cls=_Commands, help="Serve and run large language models.", epilog=_EXIT_CODES, pretty_exceptions_enable=False, rich_markup_mode=None
+)
 
 
 @app.callback(invoke_without_command=True)
 def _main(
     context: typer.Context,
-    show_version: Annotated[bool, typer.Option("--version", help="Show the version and end.")] = False,
+    show_version: Annotated[bool, typer.Option("--version", "-v", help="Show the version and end.")] = False,
 ) -> None:
     if show_version:
-        version.version()
+        from llmx_cli.version import version
+
+        version()
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -55,6 +133,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (KeyboardInterrupt, typer.Abort):
-        return 130
+        return INTERRUPTED
     except Exception as error:  # noqa: BLE001  the border to the user: nothing may end in a bare traceback
         return report(error, verbose="--verbose" in given)

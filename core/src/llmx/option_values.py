@@ -9,7 +9,7 @@ from typing import Any
 from llmx.errors import ConfigError
 from llmx.options import Option
 
-__all__ = ["convert"]
+__all__ = ["convert", "size_in_bytes"]
 
 _SUFFIXES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
 _EXPECTED = {
@@ -32,6 +32,14 @@ def convert(option: Option, raw: Any, label: str) -> Any:
     if option.choices and value not in option.choices:
         raise ConfigError(f"{label} is {raw!r}: it must be one of {', '.join(option.choices)}", field=option.name)
     return value
+
+
+def size_in_bytes(raw: Any, label: str) -> int:
+    """Bytes of a size such as 24G. Raises ConfigError."""
+    size = convert(Option("size", "", "bytes", ""), raw, label)
+    if size < 1:
+        raise ConfigError(f"{label} is {raw!r}: it must be above 0", field=label)
+    return int(size)
 
 
 def _cast(option: Option, raw: Any) -> Any:

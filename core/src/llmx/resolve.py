@@ -20,10 +20,10 @@ from llmx.config import Change, EngineConfig
 from llmx.errors import ConfigError
 from llmx.foreign_options import FOREIGN, REFUSED, ForeignOption, foreign_reason
 from llmx.hooks.types import ConfigPatch
-from llmx.option_values import convert
+from llmx.option_values import convert, size_in_bytes
 from llmx.options import OPTIONS, Option
 
-__all__ = ["apply_patches", "child_environment", "platform_options", "probe_environment", "resolve"]
+__all__ = ["apply_patches", "child_environment", "platform_options", "probe_environment", "resolve", "size_in_bytes"]
 
 _CONFIG_VARIABLE = "LLMX_CONFIG"  # the configuration file, where no --config names one
 _OWNERS = ("llmx.platforms", "llmx.plugins", "llmx.kernels")  # entry-point groups whose members may have variables LLMX_<NAME>_*

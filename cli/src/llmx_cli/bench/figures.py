@@ -12,30 +12,11 @@ from typing import Any
 
 from llmx.errors import ConfigError
 from llmx_cli.bench.exchange import Exchange
+from llmx_cli.bench.metrics import percentile
 
-__all__ = ["METRICS", "load_figures", "parse_goodput", "percentile"]
+__all__ = ["load_figures", "parse_goodput"]
 
-# name -> what a reader sees
-METRICS: Mapping[str, str] = {
-    "ttft": "time to first token",
-    "tpot": "time per output token",
-    "itl": "inter-token latency",
-    "e2el": "end-to-end latency",
-    "client_queue_time": "wait in the client",
-    "e2el_including_client_queue": "end-to-end latency with that wait",
-}
 _GOODPUT = ("ttft", "tpot", "e2el")
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Percentile `share` (0..100) by linear interpolation; 0 of nothing."""
-    ordered = sorted(values)
-    if not ordered:
-        return 0.0
-    place = (len(ordered) - 1) * share / 100
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 def parse_goodput(given: Sequence[str]) -> dict[str, float]:

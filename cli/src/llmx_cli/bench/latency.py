@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from statistics import fmean
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llmx_cli.bench.datasets import DatasetOptions, samples
-from llmx_cli.bench.figures import percentile
+from llmx_cli.bench.metrics import percentile
 from llmx_cli.bench.report import print_lines
 from llmx_cli.bench.throughput import about
 from llmx_cli.options import Settings, with_settings
@@ -44,7 +43,7 @@ def latency(
         times = _measure(llm, asked, batch_size)[num_iters_warmup:]
         result = {
             **about(llm),
-            "avg_latency": fmean(times),
+            "avg_latency": sum(times) / len(times),
             "latencies": times,
             "percentiles": {str(share): percentile(times, share) for share in _SHARES},
         }

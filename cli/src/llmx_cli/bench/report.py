@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from llmx_cli.bench.figures import METRICS
+from llmx_cli.bench.metrics import METRICS
 from llmx_cli.table import print_table
 
 __all__ = ["print_lines", "print_load"]
@@ -25,7 +25,8 @@ def print_load(result: Mapping[str, Any]) -> None:
     goodput = result["request_goodput"]
     rows = {
         "model": str(result["model_id"]),
-        "requests": f"{result['completed']} completed, {result['failed']} failed, at most {result['max_concurrent_requests']} at once, {result['duration']:.2f} s",
+        "requests": f"{result['completed']} completed, {result['failed']} failed, {result['max_concurrent_requests']} at once at most, "
+        f"{result['duration']:.2f} s",
         "tokens": f"{result['total_input_tokens']} in, {result['total_output_tokens']} out",
         "throughput": f"{result['request_throughput']:.2f} requests/s, {result['output_throughput']:.1f} output tokens/s, "
         f"{result['total_token_throughput']:.1f} tokens/s in all",

@@ -15,6 +15,7 @@ import typer
 
 from llmx.errors import ConfigError
 from llmx_cli.bench.datasets import DatasetOptions, Sample, samples
+from llmx_cli.bench.metrics import METRICS
 from llmx_cli.fields import with_fields
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ async def _measure(asked: ServeOptions, dataset: DatasetOptions) -> dict[str, An
     from llmx_cli.bench.arrivals import arrival_times, check_arrivals
     from llmx_cli.bench.client import Client
     from llmx_cli.bench.exchange import PATHS
-    from llmx_cli.bench.figures import METRICS, load_figures, parse_goodput
+    from llmx_cli.bench.figures import load_figures, parse_goodput
     from llmx_cli.bench.load import first_model, run_load, wait_until_ready
 
     check_arrivals(asked.request_rate, asked.burstiness, asked.ramp_up_strategy, asked.ramp_up_start_rps, asked.ramp_up_end_rps)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from llmx.config import EngineConfig
-from llmx.engine.start import Prepared, prepare
+from llmx.engine.kv_size import MemoryEstimate, estimate_memory
+from llmx.engine.memory import available_bytes
+from llmx.engine.start import Prepared, prepare, value_dtypes
 from llmx.program.text import op_text
 
 __all__ = ["ExplainRow", "Explanation", "explain"]
@@ -44,10 +47,11 @@ class Explanation:
     plan: dict[str, Any]
     changes: tuple[str, ...]
     programs: dict[str, str]  # name -> printable text
+    memory: MemoryEstimate
 
 
-def explain(config: EngineConfig, user_set: list[str] | None = None) -> Explanation:
-    """The explanation for a configuration. Raises what a start would raise."""
+def explain(config: EngineConfig, user_set: list[str] | None = None, device_bytes: int | None = None) -> Explanation:
+    """The explanation for a configuration. device_bytes: memory to plan for; None: what is free here. Raises what a start would raise, but for memory."""
     from llmx.program.text import program_text
 
     ready: Prepared = prepare(config, user_set or ())
@@ -69,6 +73,7 @@ def explain(config: EngineConfig, user_set: list[str] | None = None) -> Explanat
                 rejected=choice.resolution.rejected,
             )
         )
+    memory = _memory(ready, device_bytes)
     ready.executor.close()
     return Explanation(
         model=ready.loaded.summary.name,
@@ -83,4 +88,14 @@ def explain(config: EngineConfig, user_set: list[str] | None = None) -> Explanat
         plan=ready.plan.as_dict(),
         changes=tuple(f"{change.path} = {change.value} ({change.why})" for change in ready.changes),
         programs={name: program_text(program) for name, program in programs.items()},
+        memory=memory,
     )
+
+
+def _memory(ready: Prepared, device_bytes: int | None) -> MemoryEstimate:
+    """Weights as they are stored, or in float32 where the user wants that."""
+    bundle, full = ready.loaded.bundle, value_dtypes(ready.config)[0] == "f32"
+    refs = {ref.name: ref for ref in bundle.model.weights().values()}
+    weights = sum(4 * prod(ref.shape) if full else bundle.weights.get(ref).nbytes for ref in refs.values())
+    total = available_bytes() if device_bytes is None else device_bytes
+    return estimate_memory(ready.config.cache, ready.executor, bundle.max_model_len, device_bytes=total, weight_bytes=weights)

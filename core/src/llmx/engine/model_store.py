@@ -21,6 +21,7 @@ from llmx.weights.safetensors import SafetensorsFile, checkpoint_files
 from llmx.weights.sources import EMBEDDED, hub_name, locate
 
 __all__ = [
+    "EMBEDDED",
     "CachedModel",
     "ModelCard",
     "OnTransfer",

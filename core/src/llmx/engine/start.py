@@ -17,6 +17,7 @@ import pluggy
 
 from llmx.config import Change, EngineConfig
 from llmx.engine.engine import Engine
+from llmx.engine.kv_size import size_kv
 from llmx.engine.memory import available_bytes
 from llmx.engine.messages import EngineInfo
 from llmx.engine.warm_up import measure
@@ -24,7 +25,7 @@ from llmx.errors import ConfigError, PlatformError
 from llmx.executor.base import Executor, Progress
 from llmx.hooks.loader import PluginLoader
 from llmx.hooks.types import DeviceCaps, ImplDef
-from llmx.kv.groups import blocks_for, plan_kv
+from llmx.kv.groups import blocks_for
 from llmx.kv.spec import KVPlan
 from llmx.models.load import LoadedModel, load_model
 from llmx.models.plugin import CoreModels, registry_from
@@ -38,7 +39,6 @@ from llmx.structured.start import grammars_from
 
 __all__ = ["Prepared", "prepare", "start_engine", "value_dtypes"]
 
-_MAX_DEFAULT_KV = 8 << 30  # bytes; a larger cache is taken only when asked for
 _HIDDEN = ("api_keys", "hf_token", "download_dir", "cache_dir")  # secrets and paths, which must not stand in a plan
 
 
@@ -148,10 +148,8 @@ def _plan(
 
 
 def value_dtypes(config: EngineConfig) -> tuple[str, str]:
-    """(dtype mode, page element type): ("auto" or "f32", "bf16" or "f32")."""
-    full = config.model.dtype == "float32"
-    kv = {"auto": "f32" if full else "bf16", "float32": "f32", "bfloat16": "bf16"}[config.cache.kv_dtype]
-    return ("f32" if full else "auto"), kv
+    """(dtype mode, page element type): ("auto" or "f32", "bf16", "f32" or "i8")."""
+    return ("f32" if config.model.dtype == "float32" else "auto"), config.page_type
 
 
 def _distributions() -> tuple[tuple[str, str], ...]:
@@ -166,16 +164,8 @@ def _distributions() -> tuple[tuple[str, str], ...]:
 
 
 def _size_kv(config: EngineConfig, executor: Executor, max_model_len: int, *, on_host: bool) -> KVPlan:
-    needs, limits = executor.kv_needs(), executor.limits
-    per_request = sum(blocks_for(need, max_model_len, limits.max_tokens) * need.block_bytes for need in needs)
-    kv_bytes = config.cache.kv_bytes
-    if kv_bytes is None:
-        useful = per_request * limits.max_requests + sum(need.block_bytes for need in needs)
-        kv_bytes = min(int(available_bytes() * config.cache.memory_fraction), useful, max(_MAX_DEFAULT_KV, per_request))
-    plan = plan_kv(
-        needs, kv_bytes=kv_bytes, max_requests=limits.max_requests, max_model_len=max_model_len, max_chunk=limits.max_tokens, num_blocks=config.cache.num_blocks
-    )
     free = available_bytes()
+    plan = size_kv(config.cache, executor, max_model_len, free)
     if on_host and plan.total_bytes > free:
         raise ConfigError(
             f"the KV cache would take {plan.total_bytes / 2**20:.0f} MiB, but {free / 2**20:.0f} MiB of memory are free: "
