@@ -2,7 +2,8 @@
 
 Tolerances (of outputs, which are averages of values of size 1): float32 pages 1e-5; bf16 pages 3e-2 against the exact
 result, because queries, keys, values and probabilities are rounded to 8 bits; 4e-3 against a reference that rounds queries,
-keys and values alike (what is left is the rounding of probabilities).
+keys and values alike (what is left is the rounding of probabilities). int8 pages 1e-3 against a reference that rounds keys and
+values alike (queries and probabilities have 15 bits), 1e-1 against the exact result.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from llmx_cpu.native import ISA_NAMES, best_isa, library, pointer
 
 LEVELS = range(ISA_NAMES.index(best_isa()) + 1)
 BLOCK = 16
-F32, BF16 = 0, 1
+F32, BF16, I8 = 0, 1, 2
+KV_TYPES = pytest.mark.parametrize("kv_type", [F32, BF16, I8], ids=["f32", "bf16", "int8"])
 
 
 class TestAttention(ctypes.Structure):
@@ -138,10 +140,20 @@ def bf16(values: np.ndarray) -> np.ndarray:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
+def int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and float32 scales [..., 1] of rows rounded to int8, one scale per token and head."""
+    largest = np.abs(values).max(axis=-1, keepdims=True)
+    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
+    return np.rint(values * inverse), largest / np.float32(127)
+
+
 def expected(shape: Shape, s: Sequence, rows: np.ndarray, rounded: bool) -> np.ndarray:
-    """Outputs of the query rows `rows` in float64; rounded: queries, keys and values as bf16 has them."""
+    """Outputs of the query rows `rows` in float64; rounded: queries, keys and values as pages of this type have them (int8: queries are not)."""
     query, k, v = s.query[rows] * np.float32(shape.scale), s.k, s.v
-    if rounded:
+    if rounded and shape.kv_type == I8:
+        (k, k_scale), (v, v_scale) = int8(k), int8(v)
+        k, v = k * k_scale.astype(np.float64), v * v_scale.astype(np.float64)
+    elif rounded:
         query, k, v = bf16(query), bf16(k), bf16(v)
     sinks, alibi = head_values(shape)
     distance = rows[:, None] - np.arange(len(s))[None, :]
@@ -178,42 +190,45 @@ def check_against_reference(shape: Shape, isa: int, length: int) -> None:
     assert not np.isnan(got).any()
     if shape.kv_type == F32:
         assert np.abs(got[rows] - expected(shape, s, rows, False)).max() < 1e-5
+    elif shape.kv_type == I8:
+        assert np.abs(got[rows] - expected(shape, s, rows, True)).max() < 1e-3
+        assert np.abs(got[rows] - expected(shape, s, rows, False)).max() < 1e-1
     else:
         assert np.abs(got[rows] - expected(shape, s, rows, True)).max() < 4e-3
         assert np.abs(got[rows] - expected(shape, s, rows, False)).max() < 3e-2
 
 
-@pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
+@KV_TYPES
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 33, 255, 256, 257, 511, 513, 700])
 def test_lengths(isa, kv_type, length):
     check_against_reference(Shape(kv_type), isa, length)
 
 
-@pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
+@KV_TYPES
 @pytest.mark.parametrize("head_dim", [2, 8, 14, 16, 24, 40, 80, 96, 112, 128, 192, 256])
 def test_head_dims(isa, kv_type, head_dim):
     check_against_reference(Shape(kv_type, head_dim=head_dim, v_head_dim=head_dim), isa, 70)
 
 
-@pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
+@KV_TYPES
 @pytest.mark.parametrize(("head_dim", "v_head_dim"), [(16, 64), (192, 128), (64, 7), (10, 33)])
 def test_keys_and_values_of_different_widths(isa, kv_type, head_dim, v_head_dim):
     check_against_reference(Shape(kv_type, 4, 2, head_dim, v_head_dim), isa, 45)
 
 
-@pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
+@KV_TYPES
 @pytest.mark.parametrize(("q_heads", "kv_heads"), [(1, 1), (5, 5), (9, 3), (8, 2), (14, 2), (10, 2), (8, 1), (11, 1), (13, 1), (71, 1)])
 def test_head_groups(isa, kv_type, q_heads, kv_heads):
     check_against_reference(Shape(kv_type, q_heads, kv_heads, 32, 32), isa, 90)
 
 
-@pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
+@KV_TYPES
 @pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 255, 256, 257, 300, 1000])
 def test_windows(isa, kv_type, window):
     check_against_reference(Shape(kv_type, head_dim=32, v_head_dim=32, window=window), isa, 600)
 
 
-@pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
+@KV_TYPES
 @pytest.mark.parametrize(
     "options",
     [
@@ -229,7 +244,7 @@ def test_options(isa, kv_type, options):
     check_against_reference(Shape(kv_type, 8, 2, 32, 32, **options), isa, 300)
 
 
-@pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
+@KV_TYPES
 def test_a_long_prompt(isa, kv_type):
     check_against_reference(Shape(kv_type, 9, 3), isa, 1500)
 
@@ -240,6 +255,8 @@ INVARIANT_SHAPES = [
     Shape(BF16, 14, 2, 32, 32, window=100),
     Shape(F32, 4, 4, 24, 24, soft_cap=10.0, sinks=True),
     Shape(BF16, 8, 1, 48, 40, alibi=True, window=300, sinks=True),
+    Shape(I8, 9, 3),
+    Shape(I8, 8, 1, 48, 40, alibi=True, window=300, sinks=True),
 ]
 
 
@@ -296,7 +313,7 @@ def test_blocks_before_the_window_may_be_the_null_page(isa):
     assert not pages.pages[: pages.block_bytes].any()
 
 
-@pytest.mark.parametrize("kv_type", [F32, BF16], ids=["f32", "bf16"])
+@KV_TYPES
 def test_later_keys_of_the_tile_do_not_leak_even_when_they_are_not_numbers(isa, kv_type):
     shape = Shape(kv_type, 3, 1, 32, 32)
     s = sequence(shape, 40)
@@ -308,17 +325,26 @@ def test_later_keys_of_the_tile_do_not_leak_even_when_they_are_not_numbers(isa, 
 
 
 def test_layout_of_pages(isa):
-    for kv_type in (F32, BF16):
+    for kv_type in (F32, BF16, I8):
         shape = Shape(kv_type, 2, 2, 6, 10)
         s = sequence(shape, 20)
         pages = Pages(shape, isa, 1, 20)
         pages.run([(0, 0, s)])
-        element = np.dtype(np.float32 if kv_type == F32 else np.uint16)
+        element = np.dtype({F32: np.float32, BF16: np.uint16, I8: np.int8}[kv_type])
         for token in range(20):
             begin = int(pages.table[0, token // BLOCK]) * pages.block_bytes + pages.LAYER * pages.layer_bytes
             layer = pages.pages[begin : begin + pages.layer_bytes].view(element)
-            k, v = layer[: 2 * 6 * BLOCK], layer[2 * 6 * BLOCK :]
             at = token % BLOCK
+            if kv_type == I8:
+                for part_of, width, rows in ((layer[: 2 * (6 + 4) * BLOCK], 6, s.k[token]), (layer[2 * (6 + 4) * BLOCK :], 10, s.v[token])):
+                    heads = part_of.reshape(2, -1)
+                    codes, scales = heads[:, : width * BLOCK], np.ascontiguousarray(heads[:, width * BLOCK :]).view(np.float32)
+                    pairs = codes.reshape(2, 3, BLOCK, 2)[:, :, at] if width == 6 else codes.reshape(2, BLOCK // 2, 10, 2)[:, at // 2, :, at % 2]
+                    want, want_scales = int8(rows)
+                    assert pairs.reshape(2, width).tolist() == want.tolist()
+                    assert scales[:, at].tolist() == want_scales[:, 0].tolist()
+                continue
+            k, v = layer[: 2 * 6 * BLOCK], layer[2 * 6 * BLOCK :]
             if kv_type == F32:
                 assert k.reshape(2, 6, BLOCK)[:, :, at].tolist() == s.k[token].tolist()
                 assert v.reshape(2, BLOCK, 10)[:, at].tolist() == s.v[token].tolist()
@@ -343,7 +369,7 @@ def test_blocks_are_zeroed_and_copied_whole():
 
 
 def test_levels_agree_to_rounding():
-    for kv_type, tolerance in ((F32, 2e-5), (BF16, 8e-3)):
+    for kv_type, tolerance in ((F32, 2e-5), (BF16, 8e-3), (I8, 2e-3)):
         shape = replace(INVARIANT_SHAPES[0], kv_type=kv_type)
         s = sequence(shape, 300)
         results = [Pages(shape, isa, 1, 300).run([(0, 0, s)])[0] for isa in LEVELS]

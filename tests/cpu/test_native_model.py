@@ -148,6 +148,23 @@ def test_int16_inputs_are_as_good_as_float32(scheme: str, isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", LEVELS)
+@pytest.mark.parametrize("name", ["llama-f32", "gemma-bf16", "gpt-f16"])
+def test_int8_pages_are_near_float32_ones(name: str, isa: str) -> None:
+    """Everything else in float32. Pages take 1 byte per element and 4 per (token, head)."""
+    bundle = MODELS[name]()
+    want, got = (native_logprobs(bundle, chunk=len(PROMPT), isa=isa, dtype="float32", kv=kv)[-1] for kv in ("float32", "int8"))
+    error = np.abs(got - want)
+    assert 0 < error.max() < BOUNDS["int8"][0] and np.sqrt((error**2).mean()) < BOUNDS["int8"][1]
+    executors = [native_executor(bundle, config_for(dtype="float32", kv=kv)) for kv in ("float32", "int8")]
+    wide, narrow = (executor.kv_needs()[0] for executor in executors)
+    assert (wide.dtype, narrow.dtype) == ("f32", "i8")
+    spec = wide.spec
+    assert narrow.block_bytes == wide.block_bytes // 4 + len(wide.states) * spec.kv_heads * 2 * 4 * 16
+    for executor in executors:
+        executor.close()
+
+
+@pytest.mark.parametrize("isa", LEVELS)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("dtype", "act"), [("auto", "int16"), ("auto", "int8"), ("auto", "auto"), ("float32", "auto")])
 @pytest.mark.parametrize("name", [*MODELS, "parallel"])
@@ -169,15 +186,19 @@ def test_fusion_is_used_where_values_flow() -> None:
         executor.close()
 
 
-@pytest.mark.parametrize(("name", "act"), [*(("llama-q4_1", act) for act in BOUNDS), ("gemma-bf16", "auto"), ("gpt-f16", "auto")])
+RUNS = [*(("llama-q4_1", act, "auto") for act in BOUNDS), ("llama-bf16", "auto", "auto"), ("llama-bf16", "auto", "int8"),
+        ("gemma-bf16", "auto", "auto"), ("gemma-bf16", "auto", "int8"), ("gpt-f16", "auto", "auto")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "act", "kv"), RUNS)
 @pytest.mark.parametrize("isa", LEVELS)
-def test_bits_do_not_depend_on_batch_chunks_or_threads(name: str, act: str, isa: str) -> None:
+def test_bits_do_not_depend_on_batch_chunks_or_threads(name: str, act: str, kv: str, isa: str) -> None:
     """One request alone, among others, in chunks of 1, 7 and 100, with 1 and 2 threads: the same bits."""
     rng = np.random.default_rng(3)
     prompts = {s: [int(t) for t in rng.integers(0, 512, n)] for s, n in enumerate((83, 5, 1, 40, 17, 130, 2, 64, 33))}
     seen = []
     for threads, chunk, together in ((1, 1000, False), (1, 1, False), (1, 7, True), (2, 100, True), (2, 1000, True)):
-        executor = native_executor(MODELS[name](), config_for(threads=threads, isa=isa, act=act))
+        executor = native_executor(MODELS[name](), config_for(threads=threads, isa=isa, act=act, kv=kv))
         driver = Driver(executor)
         if together:
             seen.append(driver.generate(prompts, 4, chunk))

@@ -1,6 +1,7 @@
 // Paged attention and the KV pages it reads. Layout of one block (16 tokens) of one layer, per kv head:
 //   bf16: K [D / 2][16][2], V [8][Dv][2] (pairs of elements lie together for the bf16 dot product)
 //   f32:  K [D][16],        V [16][Dv]
+//   int8: as bf16 with codes of one byte, after K and after V sixteen f32 scales, one per token (attention_int8_impl.h)
 // K of all heads, then V of all heads; all layers of a group follow each other inside a block. Block 0 is the null page.
 //
 // Invariance: an output element depends on its own query row, its pages and absolute positions only. Keys are walked in
@@ -16,7 +17,8 @@ namespace llmx {
 constexpr int kBlockTokens = 16;
 constexpr int kChunkTokens = 256;
 
-enum class KvType : int { f32 = 0, bf16 = 1 };
+enum class KvType : int { f32 = 0, bf16 = 1, i8 = 2 };
+constexpr int kKvTypes = 3;
 
 struct KvGeometry {
   KvType type;

@@ -1,6 +1,6 @@
 // Paged attention for one ISA level; the contract is attention.h. From the inside out:
 //
-//   attention_pages_impl.h    F32Page, Bf16Page: how a page's unit meets one operand
+//   attention_pages_impl.h    F32Page, Bf16Page, Int8Page (attention_int8_impl.h): how a page's unit meets one operand
 //   attention_tiles_impl.h    score_tile, value_tile: R query rows x NT units, sums in registers
 //   attention_softmax_impl.h  soft cap, alibi, masks, maximum, exponentials of one row in one chunk; the merge of chunks
 //   this file                 run_tile: one work item, the rows of one kv head over all or some of their chunks
@@ -22,6 +22,7 @@ struct TileScratch {  // of one thread; sizes in attention_plan.h
   float* acc;         // [rows, acc_stride]
   float* m;           // [rows]
   float* l;           // [rows]
+  float* q_scale;     // [rows]
   float* score;       // [kMaxRows, kChunkTokens]
 };
 
@@ -33,6 +34,7 @@ LLMX_INLINE TileScratch tile_scratch(const AttnArgs& a, void* scratch) {
   s.acc = at, at += sizes.acc;
   s.m = at, at += sizes.rows;
   s.l = at, at += sizes.rows;
+  s.q_scale = at, at += sizes.rows;
   s.score = at;
   return s;
 }
@@ -48,7 +50,7 @@ static void load_queries(const AttnArgs& a, const AttnItem& item, const TileScra
       int d = 0;
       for (; d + kLanes <= dim; d += kLanes) store(scaled + d, mul(load(q + d), set1(a.scale)));
       for (; d < dim; ++d) scaled[d] = q[d] * a.scale;
-      Page::store_operand(s.q + (t * group + g) * words, scaled, dim);
+      s.q_scale[t * group + g] = Page::store_operand(s.q + (t * group + g) * words, scaled, dim);
     }
   }
 }
@@ -66,7 +68,7 @@ static void run_rows(const AttnArgs& a, const AttnItem& item, const TileScratch&
   int64_t end = (last_position - base) / kBlockTokens + 1;
   begin -= begin % 4;  // whole groups of units; masked keys change nothing
   end = end > kChunkBlocks ? kChunkBlocks : end;
-  float chunk_m[kLanes], chunk_l[kLanes];
+  float chunk_m[kLanes], chunk_l[kLanes], p_scale[kLanes];
   uint8_t seen[kLanes] = {0};
   MergeScales scales;
   float* acc = s.acc + row * acc_stride;
@@ -85,7 +87,7 @@ static void run_rows(const AttnArgs& a, const AttnItem& item, const TileScratch&
       pages.next_k[b] = b <= after ? a.pages + table[b - begin + kChunkBlocks] * geo.block_bytes + k_offset : pages.v[b];
     }
     const TileKernels<Page> kernels = tile_kernels<Page>(rows);
-    kernels.score(pages, geo.head_dim / Page::kPerUnit, s.q + row * words, words, s.score);
+    kernels.score(pages, geo.head_dim / Page::kPerUnit, s.q + row * words, words, s.q_scale + row, s.score);
     for (int r = 0; r < rows; ++r) {
       const int64_t position = item.position + (row + r) / group;
       const int head = item.kv_head * group + (row + r) % group;
@@ -94,11 +96,11 @@ static void run_rows(const AttnArgs& a, const AttnItem& item, const TileScratch&
       const int64_t first = base + begin * kBlockTokens;
       seen[r] = position >= first && rule.first_key < first + blocks * kBlockTokens;
       chunk_m[r] = finish_scores(rule, first, blocks, score);
-      chunk_l[r] = exponentials(Page{}, score, blocks, seen[r] ? chunk_m[r] : 0.0f);
+      chunk_l[r] = exponentials(Page{}, score, blocks, seen[r] ? chunk_m[r] : 0.0f, pages.v, geo.v_head_dim, p_scale + r);
     }
     scales = merge_sums(s.m + row, s.l + row, chunk_m, chunk_l, seen, rows);
     const int ahead_step = static_cast<int>(k_bytes<Page>(geo.head_dim)) * Page::kPerUnit / kBlockTokens;
-    kernels.value(pages, geo.v_head_dim, ahead_step, s.score, acc, acc_stride, scales.old_scale, scales.new_scale);
+    kernels.value(pages, geo.v_head_dim, ahead_step, s.score, acc, acc_stride, p_scale, scales.old_scale, scales.new_scale);
   }
   if (!partial) return;
   float* to = partial + row * partial_floats(a);
@@ -151,10 +153,16 @@ static void run_tile(const AttnArgs& a, const AttnItem& item, float* partials, v
 static void attn_run(const AttnArgs& a, const AttnPlan&, const void* items, int64_t begin, int64_t end, void* partial, void* scratch) {
   const AttnItem* list = static_cast<const AttnItem*>(items);
   for (int64_t i = begin; i < end; ++i) {
-    if (a.geo.type == KvType::bf16)
-      run_tile<Bf16Page>(a, list[i], static_cast<float*>(partial), scratch);
-    else
-      run_tile<F32Page>(a, list[i], static_cast<float*>(partial), scratch);
+    switch (a.geo.type) {
+      case KvType::bf16:
+        run_tile<Bf16Page>(a, list[i], static_cast<float*>(partial), scratch);
+        break;
+      case KvType::i8:
+        run_tile<Int8Page>(a, list[i], static_cast<float*>(partial), scratch);
+        break;
+      default:
+        run_tile<F32Page>(a, list[i], static_cast<float*>(partial), scratch);
+    }
   }
 }
 

@@ -1,16 +1,27 @@
-// How a page's 64-byte unit meets one operand (of a query or of probabilities), for both element types; attention.h has the layout.
+// How a page's unit (sixteen keys or columns, one pair or one float each) meets one operand (of a query or of probabilities), for
+// each element type; attention.h has the layout, attention_int8_impl.h the type int8.
 #pragma once
 #include "attention.h"
+#include "attention_int8_impl.h"
 #include "simd.h"
 
 namespace llmx {
 namespace LLMX_NS {
 
-constexpr int kUnitBytes = 64;  // sixteen keys (K) or columns (V), one dword each
+constexpr int kLineBytes = 64;  // what one prefetch brings
 
-// kPerUnit: elements of the summed dimension in a unit. An operand is kWords floats per unit.
+// What F32Page and Bf16Page share: sums of floats that need no scales.
+struct FloatPage {
+  static constexpr int kUnitBytes = 64, kExtraBytes = 0;
+  using Sum = F16;
+  LLMX_INLINE Sum zero_sum() { return zero(); }
+  LLMX_INLINE F16 score(Sum sum, const uint8_t*, int, float) { return sum; }
+  LLMX_INLINE F16 value(Sum sum, float) { return sum; }
+};
 
-struct F32Page {
+// kPerUnit: elements of the summed dimension in a unit. An operand is kWords floats per unit. kExtraBytes: after K or V of a head.
+
+struct F32Page : FloatPage {
   static constexpr int kPerUnit = 1, kWords = 1, kBytes = 4;
   struct Unit {
     F16 v;
@@ -22,10 +33,13 @@ struct F32Page {
   };
   LLMX_INLINE Operand operand(const float* p) { return {set1(*p)}; }
   LLMX_INLINE F16 dot(F16 acc, const Unit& unit, const Operand& x) { return fma(unit.v, x.v, acc); }
-  LLMX_INLINE void store_operand(float* to, const float* from, int n) { memcpy(to, from, static_cast<size_t>(n) * 4); }
+  LLMX_INLINE float store_operand(float* to, const float* from, int n) {
+    memcpy(to, from, static_cast<size_t>(n) * 4);
+    return 1.0f;
+  }
 };
 
-struct Bf16Page {
+struct Bf16Page : FloatPage {
   static constexpr int kPerUnit = 2, kBytes = 2;
   LLMX_INLINE B32 load_n_pairs(const uint8_t* p, int n) {
     uint8_t tmp[kUnitBytes] = {0};
@@ -45,8 +59,9 @@ struct Bf16Page {
   };
   LLMX_INLINE Operand operand(const float* p) { return {set1_pair(float_to_bits(*p))}; }
   LLMX_INLINE F16 dot(F16 acc, const Unit& unit, const Operand& x) { return dot_pairs(acc, unit.v, x.v); }
-  LLMX_INLINE void store_operand(float* to, const float* from, int n) {  // reads and writes whole vectors
+  LLMX_INLINE float store_operand(float* to, const float* from, int n) {  // reads and writes whole vectors
     for (int i = 0; i < n; i += 2 * kLanes) _mm512_storeu_si512(to + i / 2, pairs_of(load(from + i), load(from + i + kLanes)).v);
+    return 1.0f;
   }
 #else
   static constexpr int kWords = 2;  // two floats, both exactly representable in bf16
@@ -66,8 +81,9 @@ struct Bf16Page {
   };
   LLMX_INLINE Operand operand(const float* p) { return {set1(p[0]), set1(p[1])}; }
   LLMX_INLINE F16 dot(F16 acc, const Unit& unit, const Operand& x) { return fma(unit.odd, x.odd, fma(unit.even, x.even, acc)); }
-  LLMX_INLINE void store_operand(float* to, const float* from, int n) {
+  LLMX_INLINE float store_operand(float* to, const float* from, int n) {
     for (int i = 0; i < n; ++i) to[i] = bf16_to_float(float_to_bf16(from[i]));
+    return 1.0f;
   }
 #endif
 };
@@ -75,11 +91,11 @@ struct Bf16Page {
 // Bytes of K of one head in one block; V of one head; words from one query row to the next.
 template <class Page>
 LLMX_INLINE int64_t k_bytes(int head_dim) {
-  return static_cast<int64_t>(head_dim) * kBlockTokens * Page::kBytes;
+  return static_cast<int64_t>(head_dim) * kBlockTokens * Page::kBytes + Page::kExtraBytes;
 }
 template <class Page>
 LLMX_INLINE int64_t v_bytes(int v_dim) {
-  return static_cast<int64_t>(v_dim) * kBlockTokens * Page::kBytes;
+  return static_cast<int64_t>(v_dim) * kBlockTokens * Page::kBytes + Page::kExtraBytes;
 }
 template <class Page>
 LLMX_INLINE int query_words(int head_dim) {

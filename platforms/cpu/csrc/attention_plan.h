@@ -38,7 +38,7 @@ static inline ScratchSizes scratch_sizes(const AttnArgs& a) {
   const int64_t rows = static_cast<int64_t>(tokens_per_item(a)) * (a.q_heads / a.geo.kv_heads);
   const int64_t padded_rows = (rows + 15) / 16 * 16;
   const int64_t q = (rows + 1) * ((a.geo.head_dim + 31) / 32 * 32), acc = rows * padded_columns(a.geo.v_head_dim);
-  return {q, acc, padded_rows, q + acc + 2 * padded_rows + kRowsAtOnce * kChunkTokens};
+  return {q, acc, padded_rows, q + acc + 3 * padded_rows + kRowsAtOnce * kChunkTokens};
 }
 
 AttnPlan attn_plan(const AttnArgs& args, int threads);

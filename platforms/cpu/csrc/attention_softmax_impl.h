@@ -70,9 +70,10 @@ LLMX_INLINE float finish_scores(const RowRule& rule, int64_t first, int blocks, 
   return hmax(top);
 }
 
-// Turn scores into operands of value_tile, in place, and return their sum as the operands have it (rounded).
+// Turn scores into operands of value_tile, in place, and return their sum as the operands have it (rounded; int8: before it).
+// v_block, v_dim: where the chunk's V is; scale: what value_tile multiplies a row's sums with.
 
-LLMX_INLINE float exponentials(F32Page, float* score, int blocks, float top) {
+LLMX_INLINE float exponentials(F32Page, float* score, int blocks, float top, const uint8_t* const*, int, float*) {
   F16 sum = zero();
   for (int b = 0; b < blocks; ++b) {
     const F16 p = exp_below(sub(load(score + b * kLanes), set1(top)));
@@ -82,7 +83,26 @@ LLMX_INLINE float exponentials(F32Page, float* score, int blocks, float top) {
   return hsum(sum);
 }
 
-LLMX_INLINE float exponentials(Bf16Page, float* score, int blocks, float top) {
+// Operands are p * (scale of V) as int16 of one scale. A key that is not seen has p = 0 and counts neither in the sum nor in the scale.
+LLMX_INLINE float exponentials(Int8Page, float* score, int blocks, float top, const uint8_t* const* v_block, int v_dim, float* scale) {
+  F16 sum = zero(), largest = zero(), total = zero();
+  for (int b = 0; b < blocks; ++b) {
+    const F16 p = exp_below(sub(load(score + b * kLanes), set1(top)));
+    const F16 w = mul(p, load(reinterpret_cast<const float*>(v_block[b] + v_dim * kBlockTokens)));
+    store(score + b * kLanes, w);
+    sum = add(sum, p);
+    largest = max(w, largest);
+    total = add(total, w);
+  }
+  const float most = hmax(largest);
+  const bool tiny = most < 1e-30f;
+  const F16 inverse = set1(tiny ? 0.0f : kWeightLargest / most);
+  for (int b = 0; b < blocks; ++b) store_ints(score + b * kLanes / 2, mul(load(score + b * kLanes), inverse));  // behind what has been read
+  *scale = mask_eq(total, total) == 0xffffu ? (tiny ? 0.0f : most / kWeightLargest) : bits_to_float(0x7fc00000u);
+  return hsum(sum);
+}
+
+LLMX_INLINE float exponentials(Bf16Page, float* score, int blocks, float top, const uint8_t* const*, int, float*) {
   F16 sum = zero();
 #if LLMX_LEVEL == 2
   const B32 ones = set1_pair(0x3f803f80u);

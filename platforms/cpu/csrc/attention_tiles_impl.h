@@ -25,22 +25,22 @@ constexpr int units_at_once(int rows) {
 // K of the next chunk while V is read.
 constexpr int kPrefetchRows = 8;
 
-// score[r][16 t + lane] = sum over d of q[r][d] * k_block[t][d][lane]. ahead: NT pages to ask for.
+// score[r][16 t + lane] = sum over d of q[r][d] * k_block[t][d][lane]. q_scale: one per row. ahead: NT pages to ask for.
 template <class Page, int R, int NT>
-LLMX_INLINE void score_tile(const uint8_t* const* k_block, const uint8_t* const* ahead, int units, const float* q, int q_stride, float* score) {
-  F16 acc[R][NT];
+LLMX_INLINE void score_tile(const uint8_t* const* k_block, const uint8_t* const* ahead, int units, const float* q, int q_stride, const float* q_scale, float* score) {
+  typename Page::Sum acc[R][NT];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int t = 0; t < NT; ++t) acc[r][t] = zero();
+    for (int t = 0; t < NT; ++t) acc[r][t] = Page::zero_sum();
   }
   for (int u = 0; u < units; ++u) {
     typename Page::Unit unit[NT];
 #pragma GCC unroll 4
-    for (int t = 0; t < NT; ++t) unit[t] = Page::load_unit(k_block[t] + u * kUnitBytes);
+    for (int t = 0; t < NT; ++t) unit[t] = Page::load_unit(k_block[t] + u * Page::kUnitBytes);
     if (R <= kPrefetchRows) {
 #pragma GCC unroll 4
-      for (int t = 0; t < NT; ++t) __builtin_prefetch(ahead[t] + u * kUnitBytes, 0, 2);
+      for (int t = 0; t < NT; ++t) __builtin_prefetch(ahead[t] + u * Page::kUnitBytes, 0, 2);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -52,34 +52,34 @@ LLMX_INLINE void score_tile(const uint8_t* const* k_block, const uint8_t* const*
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int t = 0; t < NT; ++t) store(score + r * kChunkTokens + t * kLanes, acc[r][t]);
+    for (int t = 0; t < NT; ++t) store(score + r * kChunkTokens + t * kLanes, Page::score(acc[r][t], k_block[t], units, q_scale[r]));
   }
 }
 
-// acc[r] = acc[r] * old[r] + new[r] * (sum over keys of p[r][key] * V[key]), NT * 16 columns from `column`.
+// acc[r] = acc[r] * old[r] + new[r] * (sum over keys of p[r][key] * V[key]), NT * 16 columns from `column`. p_scale: one per row.
 // ahead: pages to ask for, ahead_step bytes with each unit. v_block: V of this head in each block; columns_left: real columns of the last unit when kTail.
 template <class Page, int R, int NT, bool kTail>
 LLMX_INLINE void value_tile(const uint8_t* const* v_block, const uint8_t* const* ahead, int ahead_step, int blocks, int v_dim, int column, int columns_left, const float* p, float* acc,
-                            int acc_stride, const float* old_scale, const float* new_scale) {
-  F16 sum[R][NT];
+                            int acc_stride, const float* p_scale, const float* old_scale, const float* new_scale) {
+  typename Page::Sum sum[R][NT];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int t = 0; t < NT; ++t) sum[r][t] = zero();
+    for (int t = 0; t < NT; ++t) sum[r][t] = Page::zero_sum();
   }
-  constexpr int kUnits = kBlockTokens / Page::kPerUnit;
+  constexpr int kUnits = kBlockTokens / Page::kPerUnit, kColumn = Page::kUnitBytes / kLanes;
   const float* x = p;
   for (int b = 0; b < blocks; ++b) {
-    const uint8_t* v = v_block[b] + column * 4;
+    const uint8_t* v = v_block[b] + column * kColumn;
     const uint8_t* next = ahead[b];
-    for (int u = 0; u < kUnits; ++u, v += v_dim * 4, x += Page::kWords) {
+    for (int u = 0; u < kUnits; ++u, v += v_dim * kColumn, x += Page::kWords) {
       if (R <= kPrefetchRows) {
-        for (int i = 0; i < ahead_step; i += kUnitBytes) __builtin_prefetch(next + i, 0, 2);
+        for (int i = 0; i < ahead_step; i += kLineBytes) __builtin_prefetch(next + i, 0, 2);
         next += ahead_step;
       }
       typename Page::Unit unit[NT];
 #pragma GCC unroll 4
-      for (int t = 0; t < NT; ++t) unit[t] = kTail ? Page::load_unit_n(v, columns_left) : Page::load_unit(v + t * kUnitBytes);
+      for (int t = 0; t < NT; ++t) unit[t] = kTail ? Page::load_unit_n(v, columns_left) : Page::load_unit(v + t * Page::kUnitBytes);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const typename Page::Operand weight = Page::operand(x + r * kChunkTokens);
@@ -93,7 +93,7 @@ LLMX_INLINE void value_tile(const uint8_t* const* v_block, const uint8_t* const*
 #pragma GCC unroll 4
     for (int t = 0; t < NT; ++t) {
       float* to = acc + r * acc_stride + column + t * kLanes;
-      store(to, fma(sum[r][t], set1(new_scale[r]), mul(load(to), set1(old_scale[r]))));
+      store(to, fma(Page::value(sum[r][t], p_scale[r]), set1(new_scale[r]), mul(load(to), set1(old_scale[r]))));
     }
   }
 }
@@ -106,7 +106,7 @@ struct ChunkPages {  // of one kv head in one chunk
 };
 
 template <class Page, int R>
-static void score_rows(const ChunkPages& pages, int units, const float* q, int q_stride, float* score) {
+static void score_rows(const ChunkPages& pages, int units, const float* q, int q_stride, const float* q_scale, float* score) {
   constexpr int NT = units_at_once(R);
   for (int b = 0; b < pages.blocks; b += NT) {
     const uint8_t *group[NT], *ahead[NT];
@@ -115,27 +115,27 @@ static void score_rows(const ChunkPages& pages, int units, const float* q, int q
       group[t] = pages.k[at];
       ahead[t] = pages.v[at];
     }
-    score_tile<Page, R, NT>(group, ahead, units, q, q_stride, score + b * kLanes);
+    score_tile<Page, R, NT>(group, ahead, units, q, q_stride, q_scale, score + b * kLanes);
   }
 }
 
 template <class Page, int R>
-static void value_rows(const ChunkPages& pages, int v_dim, int ahead_step, const float* p, float* acc, int acc_stride, const float* old_scale,
-                       const float* new_scale) {
+static void value_rows(const ChunkPages& pages, int v_dim, int ahead_step, const float* p, float* acc, int acc_stride, const float* p_scale,
+                       const float* old_scale, const float* new_scale) {
   constexpr int NT = units_at_once(R);
   int column = 0;
   for (; column + NT * kLanes <= v_dim; column += NT * kLanes, ahead_step = 0)
-    value_tile<Page, R, NT, false>(pages.v, pages.next_k, ahead_step, pages.blocks, v_dim, column, 0, p, acc, acc_stride, old_scale, new_scale);
+    value_tile<Page, R, NT, false>(pages.v, pages.next_k, ahead_step, pages.blocks, v_dim, column, 0, p, acc, acc_stride, p_scale, old_scale, new_scale);
   for (; column + kLanes <= v_dim; column += kLanes, ahead_step = 0)
-    value_tile<Page, R, 1, false>(pages.v, pages.next_k, ahead_step, pages.blocks, v_dim, column, 0, p, acc, acc_stride, old_scale, new_scale);
+    value_tile<Page, R, 1, false>(pages.v, pages.next_k, ahead_step, pages.blocks, v_dim, column, 0, p, acc, acc_stride, p_scale, old_scale, new_scale);
   if (column < v_dim)
-    value_tile<Page, R, 1, true>(pages.v, pages.next_k, 0, pages.blocks, v_dim, column, v_dim - column, p, acc, acc_stride, old_scale, new_scale);
+    value_tile<Page, R, 1, true>(pages.v, pages.next_k, 0, pages.blocks, v_dim, column, v_dim - column, p, acc, acc_stride, p_scale, old_scale, new_scale);
 }
 
 template <class Page>
 struct TileKernels {
-  void (*score)(const ChunkPages&, int, const float*, int, float*);
-  void (*value)(const ChunkPages&, int, int, const float*, float*, int, const float*, const float*);
+  void (*score)(const ChunkPages&, int, const float*, int, const float*, float*);
+  void (*value)(const ChunkPages&, int, int, const float*, float*, int, const float*, const float*, const float*);
 };
 
 template <class Page, int R>

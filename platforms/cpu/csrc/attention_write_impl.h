@@ -33,7 +33,7 @@ LLMX_INLINE void write_k(Bf16Page, uint8_t* to, const float* from, int64_t next,
   round_row(first, from, dim);
   if (pair) round_row(second, from + next, dim);
   uint8_t* page = to + slot * 4;
-  for (int d = 0; d < dim; d += 2, page += kUnitBytes) {
+  for (int d = 0; d < dim; d += 2, page += Bf16Page::kUnitBytes) {
     memcpy(page, first + d, 4);
     if (pair) memcpy(page + 4, second + d, 4);
   }
@@ -50,6 +50,25 @@ LLMX_INLINE void write_v(Bf16Page, uint8_t* to, const float* from, int64_t next,
   } else {  // 16-bit stores: another thread may write the other half
     for (int d = 0; d < dim; ++d) page[2 * d + slot % 2] = first[d];
   }
+}
+
+// Codes of one token of one head: 2-byte stores in K, single bytes in V, since other threads may write its neighbours.
+static void write_k(Int8Page page_type, uint8_t* to, const float* from, int64_t next, bool pair, int slot, int dim) {
+  int8_t code[kMaxHeadDim + 2 * kLanes];
+  const float scale = quantize_row(code, from, dim);
+  uint8_t* page = to + slot * 2;
+  for (int d = 0; d < dim; d += 2, page += Int8Page::kUnitBytes) memcpy(page, code + d, 2);
+  memcpy(to + static_cast<int64_t>(dim) * kBlockTokens + slot * 4, &scale, 4);
+  if (pair) write_k(page_type, to, from + next, 0, false, slot + 1, dim);
+}
+
+static void write_v(Int8Page page_type, uint8_t* to, const float* from, int64_t next, bool pair, int slot, int dim) {
+  int8_t code[kMaxHeadDim + 2 * kLanes];
+  const float scale = quantize_row(code, from, dim);
+  uint8_t* page = to + static_cast<int64_t>(slot / 2) * dim * 2 + slot % 2;
+  for (int d = 0; d < dim; ++d) page[2 * d] = static_cast<uint8_t>(code[d]);
+  memcpy(to + static_cast<int64_t>(dim) * kBlockTokens + slot * 4, &scale, 4);
+  if (pair) write_v(page_type, to, from + next, 0, false, slot + 1, dim);
 }
 
 // Writes one token row, or two where both fall into this call and share a pair; returns how many.
@@ -75,7 +94,16 @@ static void kv_write(const KvWriteArgs& a, int64_t row_begin, int64_t row_end) {
     const int64_t to = row + a.q[r] < row_end ? row + a.q[r] : row_end;
     for (int64_t i = from; i < to;) {
       const int64_t position = a.start[r] + (i - row);
-      i += a.geo.type == KvType::bf16 ? write_rows<Bf16Page>(a, r, position, i, to) : write_rows<F32Page>(a, r, position, i, to);
+      switch (a.geo.type) {
+        case KvType::bf16:
+          i += write_rows<Bf16Page>(a, r, position, i, to);
+          break;
+        case KvType::i8:
+          i += write_rows<Int8Page>(a, r, position, i, to);
+          break;
+        default:
+          i += write_rows<F32Page>(a, r, position, i, to);
+      }
     }
   }
 }

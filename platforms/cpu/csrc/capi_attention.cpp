@@ -25,7 +25,7 @@ struct TestAttention {  // llmx_cpu tests mirror this with ctypes
 };
 
 llmx::KvGeometry geometry(const TestAttention& t) {
-  return {t.kv_type ? llmx::KvType::bf16 : llmx::KvType::f32, t.kv_heads, t.head_dim, t.v_head_dim, t.block_bytes, t.layer_offset};
+  return {static_cast<llmx::KvType>(t.kv_type), t.kv_heads, t.head_dim, t.v_head_dim, t.block_bytes, t.layer_offset};
 }
 
 llmx::AttnArgs attention_args(const TestAttention& t) {
@@ -35,7 +35,7 @@ llmx::AttnArgs attention_args(const TestAttention& t) {
 }  // namespace
 
 LLMX_EXPORT int64_t llmx_test_kv_layer_bytes(int kv_type, int kv_heads, int head_dim, int v_head_dim) {
-  return llmx::kv_layer_bytes({kv_type ? llmx::KvType::bf16 : llmx::KvType::f32, kv_heads, head_dim, v_head_dim, 0, 0});
+  return llmx::kv_layer_bytes({static_cast<llmx::KvType>(kv_type), kv_heads, head_dim, v_head_dim, 0, 0});
 }
 
 // Writes K and V of token rows [row_begin, row_end).

@@ -22,7 +22,7 @@ from llmx_cpu.step_call import StepCall
 
 __all__ = ["NativeExecutor"]
 
-_PAGE_TYPES = {"f32": 0, "bf16": 1}  # csrc/attention.h
+_PAGE_TYPES = {"f32": 0, "bf16": 1, "i8": 2}  # csrc/attention.h
 
 
 class NativeExecutor:
@@ -31,7 +31,7 @@ class NativeExecutor:
     def __init__(self, config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle) -> None:
         full = config.model.dtype == "float32"
         self._full = full
-        self._page_type = {"auto": "f32" if full else "bf16", "float32": "f32", "bfloat16": "bf16"}[config.cache.kv_dtype]
+        self._page_type = config.page_type
         self._activations = str(caps.props["activations"])
         self._isa, self._threads = str(caps.props["isa"]), int(caps.props["threads"])
         self._bundle = bundle

@@ -52,8 +52,8 @@ def qkv(spec: OpSpec) -> str | None:
 
 
 def kv(spec: OpSpec) -> str | None:
-    """Pages of bf16 or f32."""
-    return None if spec.kv_dtype in ("bf16", "f32") else f"pages of {spec.kv_dtype}; bf16 and f32 are implemented"
+    """Pages of bf16, f32 or int8."""
+    return None if spec.kv_dtype in ("bf16", "f32", "i8") else f"pages of {spec.kv_dtype}; bf16, f32 and i8 are implemented"
 
 
 def attention(spec: OpSpec) -> str | None:

@@ -11,7 +11,7 @@ import torch
 
 from llmx.batch import Step, StepOutput
 from llmx.config import EngineConfig
-from llmx.errors import PlatformError, ProgramError
+from llmx.errors import ConfigError, PlatformError, ProgramError
 from llmx.executor.base import Control, Late, Limits, Progress, Reply, Ticket
 from llmx.executor.bundle import ModelBundle
 from llmx.executor.torch.device import open_device
@@ -61,8 +61,9 @@ class TorchExecutor:
     """Runs a Model's main Program on one torch device. Built without weights; `load` packs them, `kv_allocate` binds the ops."""
 
     def __init__(self, config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle, device: str) -> None:
-        full = config.model.dtype == "float32"
-        self._page_type = {"auto": "f32" if full else "bf16", "float32": "f32", "bfloat16": "bf16"}[config.cache.kv_dtype]
+        self._page_type = config.page_type
+        if self._page_type == "i8":
+            raise ConfigError("kv_cache_dtype is int8, but the torch executor has pages of float32 and bfloat16: give one of these", field="kv_cache_dtype")
         self._bundle, self._device = bundle, open_device(device)
         self._packed: list[_Packed] = []
         self._bound: BoundProgram | None = None
