@@ -96,7 +96,7 @@ def test_params_per_prompt(llm: LLM) -> None:
     assert [len(output.outputs[0].token_ids) for output in llm.generate(["a", "b", "c"], lengths)] == [1, 2, 3]
     with pytest.raises(RequestError, match="3 prompts but 2"):
         llm.generate(["a", "b", "c"], lengths[:2])
-    with pytest.raises(RequestError, match="holds a str: give a SamplingParams"):
+    with pytest.raises(RequestError, match="is a dict: give a SamplingParams"):
         llm.generate(["a"], {"max_tokens": 3})  # type: ignore[arg-type]
 
 

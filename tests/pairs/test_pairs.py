@@ -106,14 +106,13 @@ def _streamed(llm: LLM, params: SamplingParams) -> RequestOutput:
 
 def _run_preempted(llm: LLM, params: SamplingParams, features: set[str]) -> RequestOutput:
     """Beside a request that came first and grows until the cache is full, so that ours is preempted."""
-    before = llm._engine.stats().preemptions
+    before, output = llm._engine.stats().preemptions, None
     grower = SamplingParams(temperature=0.0, max_tokens=45, ignore_eos=True)
     if "streaming" in features:
-        competitor = llm._add(OTHER, grower)
-        processor = llm._add(PROMPT, params)
-        while not processor.finished or not competitor.finished:
-            llm._step({processor.request_id: processor, competitor.request_id: competitor})
-        output = processor.drain()
+        llm.llm_engine.add_request("other", OTHER, grower)
+        llm.llm_engine.add_request("ours", PROMPT, params)
+        while llm.llm_engine.has_unfinished_requests():
+            output = next((one for one in llm.llm_engine.step() if one.request_id == "ours"), output)
     else:
         _, output = llm.generate([OTHER, PROMPT], [grower, params])
     assert llm._engine.stats().preemptions > before, "nothing was preempted"

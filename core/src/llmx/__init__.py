@@ -10,39 +10,60 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llmx.engine.async_engine import AsyncEngine
+    from llmx.engine.async_llm_engine import AsyncLLMEngine
+    from llmx.engine.beam_search import BeamSearchOutput
+    from llmx.engine.engine_args import EngineArgs
     from llmx.engine.llm import LLM
+    from llmx.engine.llm_engine import LLMEngine
     from llmx.engine.outputs import CompletionOutput, RequestOutput
+    from llmx.engine.request_input import TextPrompt, TokensPrompt
     from llmx.errors import ConfigError, EngineDead, LlmxError, ModelError, PlatformError, PluginError, RequestError
-    from llmx.sampling_params import SamplingParams
+    from llmx.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 
-    AsyncLLMEngine = AsyncEngine
+    AsyncEngineArgs = EngineArgs
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
     "AsyncEngine",
+    "AsyncEngineArgs",
     "AsyncLLMEngine",
+    "BeamSearchOutput",
+    "BeamSearchParams",
     "CompletionOutput",
     "ConfigError",
+    "EngineArgs",
     "EngineDead",
+    "LLMEngine",
     "LlmxError",
     "ModelError",
     "PlatformError",
     "PluginError",
     "RequestError",
     "RequestOutput",
+    "RequestOutputKind",
     "SamplingParams",
+    "TextPrompt",
+    "TokensPrompt",
     "__version__",
 ]
 
 _HOMES = {
     "LLM": "llmx.engine.llm:LLM",
     "AsyncEngine": "llmx.engine.async_engine:AsyncEngine",
-    "AsyncLLMEngine": "llmx.engine.async_engine:AsyncEngine",
+    "AsyncEngineArgs": "llmx.engine.engine_args:EngineArgs",
+    "AsyncLLMEngine": "llmx.engine.async_llm_engine:AsyncLLMEngine",
+    "BeamSearchOutput": "llmx.engine.beam_search:BeamSearchOutput",
+    "BeamSearchParams": "llmx.sampling_params:BeamSearchParams",
     "CompletionOutput": "llmx.engine.outputs:CompletionOutput",
+    "EngineArgs": "llmx.engine.engine_args:EngineArgs",
+    "LLMEngine": "llmx.engine.llm_engine:LLMEngine",
     "RequestOutput": "llmx.engine.outputs:RequestOutput",
+    "RequestOutputKind": "llmx.sampling_params:RequestOutputKind",
     "SamplingParams": "llmx.sampling_params:SamplingParams",
+    "TextPrompt": "llmx.engine.request_input:TextPrompt",
+    "TokensPrompt": "llmx.engine.request_input:TokensPrompt",
     **{name: f"llmx.errors:{name}" for name in __all__ if name.endswith(("Error", "Dead"))},
 }
 

@@ -16,6 +16,7 @@ from llmx.errors import RequestError
 from llmx.structured_params import StructuredOutputsParams
 
 __all__ = [
+    "BeamSearchParams",
     "GENERATION_DEFAULTS",
     "MAX_ASKED_IDS",
     "MAX_BAD_WORDS",
@@ -101,8 +102,8 @@ class SamplingParams:
     skip_reading_prefix_cache: bool | None = None  # True: compute the whole prompt; always so with prompt_logprobs
     truncate_prompt_tokens: int | None = None
     truncation_side: str | None = None
-    logits_processors: Any = None
     structured_outputs: StructuredOutputsParams | None = None  # the form that the answer must have
+    logits_processors: Any = None
     extra_args: Any = None
     prompt_logprob_token_ids: Any = None
     prompt_logprob_start: Any = None
@@ -210,6 +211,37 @@ class SamplingParams:
     def greedy(self) -> bool:
         """True when the most likely token is always taken."""
         return self.temperature == 0.0
+
+
+@dataclass(slots=True)
+class BeamSearchParams:
+    """beam_width: live beams, and answers given. length_penalty: above 0 long answers gain, below 0 short ones.
+
+    include_stop_str_in_output: the EOS that ended an answer is in its tokens. skip_special_tokens: they are not in the text.
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+    structured_outputs: Any = None
+    skip_special_tokens: bool = True
+    watermarking: Any = None
+
+    def __post_init__(self) -> None:
+        for name in ("beam_width", "max_tokens"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise RequestError(f"{name} is {value!r}: it must be a whole number from 1", field=name)
+        if self.temperature != 0.0:
+            raise RequestError(f"temperature is {self.temperature!r}: a beam search draws nothing, leave it at 0", field="temperature")
+        for name in ("structured_outputs", "watermarking"):
+            if getattr(self, name):
+                raise RequestError(f"{name} is set: a beam search does not take it, use generate with SamplingParams", field=name)
+        if not isinstance(self.length_penalty, int | float):
+            raise RequestError(f"length_penalty is {self.length_penalty!r}: it must be a number", field="length_penalty")
 
 
 def sampling_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,158 +3,307 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from time import monotonic
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from llmx.engine.bad_words import with_bad_word_ids
-from llmx.engine.engine import Engine
-from llmx.engine.messages import Abort, Add, EngineInfo
-from llmx.engine.model_store import TransferLine, fetch_model
-from llmx.engine.output_processor import OutputProcessor
+from llmx.engine.beam_search import BeamSearcher, BeamSearchOutput
+from llmx.engine.engine_args import DEFAULT_MODEL, EngineArgs
+from llmx.engine.llm_engine import LLMEngine
+from llmx.engine.messages import EngineInfo
+from llmx.engine.metrics_snapshot import Metric
 from llmx.engine.outputs import RequestOutput
-from llmx.engine.start import start_engine
+from llmx.engine.progress import ProgressBar
+from llmx.engine.refused_methods import refuse_methods
+from llmx.engine.request_input import ParsedPrompt, Prompt, as_batch, one_per_prompt, parse_prompt
 from llmx.errors import RequestError
-from llmx.hooks.loader import PluginLoader
-from llmx.hooks.types import ConfigPatch
-from llmx.models.load import read_model_info
-from llmx.models.plugin import CoreModels, registry_from
-from llmx.resolve import apply_patches, resolve
-from llmx.sampling_params import SamplingParams, sampling_defaults
+from llmx.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from llmx.tokens.chat_template import ChatTemplate
 from llmx.tokens.tokenizer import Tokenizer
+from llmx.tokens.tokenizer_view import TokenizerView
+
+if TYPE_CHECKING:
+    from llmx.engine.engine import Engine
 
 __all__ = ["LLM", "Prompt"]
 
-Prompt = str | Sequence[int] | Mapping[str, Any]  # text, token ids, or {"prompt": text} / {"prompt_token_ids": ids}
 Messages = Sequence[Mapping[str, Any]]
-OFFLINE = (
-    ConfigPatch("scheduler.interactive", False, "nobody watches tokens come"),
-    ConfigPatch("scheduler.max_queued_requests", None, "all prompts of a call are queued at once"),
-)
+Params = SamplingParams | Sequence[SamplingParams] | None
+Bar = bool | Callable[..., Any]
 
 
+@refuse_methods
 class LLM:
     """A model to generate with. Options are those of `llmx serve` by name: LLM("model.gguf", max_model_len=2048, threads=2).
 
     Not thread-safe: one thread uses it. Close it, or use it as a context manager.
     """
 
-    info: EngineInfo
-
-    def __init__(self, model: str = "smollm2-135m-instruct", **options: Any) -> None:
-        config, changes = resolve({"model": model, **options})
-        user_set = [change.path for change in changes]
-        config, _ = apply_patches(config, OFFLINE, user_set)
-        with TransferLine(sys.stderr) as line:
-            config = fetch_model(config, line.show)
-        self._engine: Engine
-        self._engine, self.info = start_engine(config, _silent, user_set)
-        registry = registry_from(PluginLoader.discover(config.platform).activate(None, builtin=[CoreModels()]))
-        summary = read_model_info(config.model, registry)
-        self.tokenizer = Tokenizer.load(summary.tokenizer)
-        self.chat_template = ChatTemplate.load(summary.tokenizer, self.tokenizer.names, config.model.chat_template)
-        self._defaults = SamplingParams(**sampling_defaults(summary.generation))
+    def __init__(self, model: str = DEFAULT_MODEL, **options: Any) -> None:
+        self.llm_engine = LLMEngine(EngineArgs(model, **options))
         self._ids = itertools.count()
+        self._waiting: dict[str, RequestOutput | None] = {}  # enqueued, with the output where it has come
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine is: platform, sizes, limits."""
+        return self.llm_engine.info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.llm_engine.tokenizer
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The model's chat template."""
+        return self.llm_engine.chat_template
+
+    @property
+    def _engine(self) -> Engine:
+        return self.llm_engine.engine
+
+    # -- generate ------------------------------------------------------------------------------------------------------
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: Params = None,
         *,
-        use_tqdm: bool = True,
+        use_tqdm: Bar = True,
+        lora_request: None = None,
+        priority: Sequence[int] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:
         """One RequestOutput per prompt, in order. A single prompt may be given without a list.
 
-        sampling_params: one for all, or one per prompt; None: get_default_sampling_params(). use_tqdm: a progress line on a terminal.
-        Raises RequestError for a prompt that cannot be served, before anything runs.
+        sampling_params: one for all, or one per prompt; None: get_default_sampling_params(). use_tqdm: a progress bar on a terminal, or
+        what makes one (called like tqdm). priority: one number per prompt, lower runs earlier; needs scheduling_policy="priority".
+        tokenization_kwargs: add_special_tokens, truncate_prompt_tokens, truncation_side.
+        Raises RequestError for a prompt or argument that cannot be served, before anything runs.
         """
-        batch: list[Prompt] = [prompts] if isinstance(prompts, str | Mapping) or _is_ids(prompts) else list(prompts)  # type: ignore[arg-type, list-item]
-        params = _per_prompt(sampling_params if sampling_params is not None else self._defaults, len(batch))
-        processors = [self._add(prompt, one) for prompt, one in zip(batch, params, strict=True)]
-        self._run({processor.request_id: processor for processor in processors}, use_tqdm and sys.stderr.isatty())
-        return [processor.drain() for processor in processors]
+        _refuse_text_only(lora_request, mm_processor_kwargs)
+        return self._collect(self._submit(prompts, sampling_params, priority, tokenization_kwargs), use_tqdm)
 
     def chat(
         self,
         messages: Messages | Sequence[Messages],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        use_tqdm: bool = True,
+        sampling_params: Params = None,
+        use_tqdm: Bar = True,
+        lora_request: None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        **template_kwargs: Any,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: None = None,
+        *,
+        priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
-        """Answers to one conversation, or to each of several, rendered by the model's chat template."""
-        conversations: list[Any] = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
-        prompts: list[Prompt] = []
-        for conversation in conversations:
-            text = self.chat_template.render(
-                conversation, add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message, **template_kwargs
-            )
-            prompts.append(self.tokenizer.encode(text, add_special_tokens=False))
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        """Answers to one conversation, or to each of several, rendered by the model's chat template.
+
+        chat_template: another one, a file or the template itself. continue_final_message: go on inside the last message; needs
+        add_generation_prompt=False. tools: shown to the template; calls come as text. chat_template_kwargs: further variables.
+        The other arguments are those of generate.
+        """
+        _refuse_text_only(lora_request, mm_processor_kwargs)
+        prompts = self._render(
+            messages,
+            chat_template,
+            chat_template_content_format,
+            {"tools": tools, "add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message, **(chat_template_kwargs or {})},
+        )
+        return self._collect(self._submit(prompts, sampling_params, priority, tokenization_kwargs), use_tqdm)
+
+    def enqueue(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: Params = None,
+        *,
+        use_tqdm: Bar = True,
+        lora_request: None = None,
+        priority: Sequence[int] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: None = None,
+    ) -> list[str]:
+        """Queue prompts and return at once, with one request id per prompt; wait_for_completion gives the outputs.
+
+        Arguments as in generate; use_tqdm shows how the prompts are taken in.
+        """
+        _refuse_text_only(lora_request, mm_processor_kwargs)
+        return self._enqueue(self._submit(prompts, sampling_params, priority, tokenization_kwargs), use_tqdm)
+
+    def enqueue_chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        sampling_params: Params = None,
+        use_tqdm: Bar = True,
+        lora_request: None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: None = None,
+        *,
+        priority: Sequence[int] | None = None,
+    ) -> list[str]:
+        """Like enqueue, for conversations; arguments as in chat."""
+        _refuse_text_only(lora_request, mm_processor_kwargs)
+        prompts = self._render(
+            messages,
+            chat_template,
+            chat_template_content_format,
+            {"tools": tools, "add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message, **(chat_template_kwargs or {})},
+        )
+        return self._enqueue(self._submit(prompts, sampling_params, priority, tokenization_kwargs), use_tqdm)
+
+    def wait_for_completion(self, *, use_tqdm: Bar = True) -> list[RequestOutput]:
+        """Outputs of everything that was enqueued, in that order; [] when nothing was."""
+        ids = list(self._waiting)
+        outputs = self._collect(ids, use_tqdm)
+        for request_id in ids:
+            del self._waiting[request_id]
+        return outputs
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
-        """Outputs of one prompt as they come; leaving the loop early aborts it."""
-        processor = self._add(prompt, sampling_params or self._defaults)
+        """Outputs of one prompt as they come, as output_kind says; leaving the loop early aborts it."""
+        params = sampling_params or self.get_default_sampling_params()
+        request_id = self.llm_engine.add_request(self._next_id(), prompt, params)
+        finished = False
         try:
-            while not processor.finished:
-                self._step({processor.request_id: processor})
-                if processor.news:
-                    yield processor.drain()
+            while not finished:
+                for output in self._step():
+                    if output.request_id == request_id:
+                        finished = output.finished
+                        yield output
         finally:
-            if not processor.finished:
-                self._engine.abort(Abort(processor.request_id))
+            if not finished:
+                self.llm_engine.abort_request(request_id)
 
-    def _add(self, prompt: Prompt, params: SamplingParams) -> OutputProcessor:
-        text, ids = self._encode(prompt)
-        request_id = f"llm-{next(self._ids)}"
-        self._engine.add(Add(request_id, ids, with_bad_word_ids(params, self.tokenizer)))
-        return OutputProcessor(request_id, text, ids, params, self.tokenizer)
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        lora_request: None = None,
+        use_tqdm: Bar = False,
+        concurrency_limit: int | None = None,
+    ) -> list[BeamSearchOutput]:
+        """The beam_width most likely answers to each prompt, best first. concurrency_limit: prompts that are searched at the same time; None: all."""
+        _refuse_text_only(lora_request, None)
+        searcher = BeamSearcher(self.llm_engine, self._step, self._next_id)
+        return searcher.run(as_batch(prompts), params, concurrency_limit, ProgressBar(use_tqdm, "Beam search"))
 
-    def _encode(self, prompt: Prompt) -> tuple[str | None, list[int]]:
-        value: Any = prompt
-        if isinstance(prompt, Mapping):
-            known = set(prompt) & {"prompt", "prompt_token_ids"}
-            if len(known) != 1 or set(prompt) != known:
-                raise RequestError(f"a prompt dict must hold 'prompt' or 'prompt_token_ids', found {sorted(prompt)}", field="prompt")
-            value = prompt[known.pop()]
-        if isinstance(value, str):
-            return value, self.tokenizer.encode(value)
-        return None, list(value)
+    # -- how -----------------------------------------------------------------------------------------------------------
 
-    def _run(self, processors: dict[str, OutputProcessor], show: bool) -> None:
-        began, done = monotonic(), 0
-        while any(not processor.finished for processor in processors.values()):
-            self._step(processors)
-            finished = sum(processor.finished for processor in processors.values())
-            if show and finished != done:
-                done = finished
-                tokens = sum(len(answer.token_ids) for processor in processors.values() for answer in processor.drain().outputs)
-                rate = tokens / max(monotonic() - began, 1e-9)
-                sys.stderr.write(f"\r{done}/{len(processors)} prompts, {rate:.0f} tokens/s" + ("\n" if done == len(processors) else ""))
-                sys.stderr.flush()
+    def _next_id(self) -> str:
+        return f"llm-{next(self._ids)}"
 
-    def _step(self, processors: dict[str, OutputProcessor]) -> None:
-        for item in self._engine.step():
-            processor = processors.get(item.id)
-            abort = processor.take(item) if processor is not None else None
-            if abort is not None:
-                self._engine.abort(abort)
+    def _render(self, messages: Any, source: str | None, content_format: str, options: dict[str, Any]) -> list[Prompt]:
+        if content_format != "auto":
+            why = "whether a template takes texts or parts is found out from the template"
+            raise RequestError(f"chat_template_content_format is {content_format!r}: {why}; give 'auto', or leave it out", field="chat_template_content_format")
+        engine = self.llm_engine
+        template = self.chat_template if source is None else ChatTemplate.load(engine.tokenizer_source, engine.tokenizer.names, source)
+        conversations: list[Any] = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
+        texts = [template.render(conversation, **options) for conversation in conversations]
+        return [{"prompt": text, "prompt_token_ids": self.tokenizer.encode(text, add_special_tokens=False)} for text in texts]
+
+    def _submit(self, prompts: Prompt | Sequence[Prompt], params: Params, priority: Sequence[int] | None, tokenization: Mapping[str, Any] | None) -> list[str]:
+        """Add all requests of one call, or none of them."""
+        batch = as_batch(prompts)
+        each = one_per_prompt("sampling_params", params, len(batch), SamplingParams, self.get_default_sampling_params())
+        order = one_per_prompt("priority", priority, len(batch), int, 0)
+        parsed: list[ParsedPrompt] = [parse_prompt(prompt, self.tokenizer, tokenization) for prompt in batch]
+        ids: list[str] = []
+        try:
+            for prompt, one, place in zip(parsed, each, order, strict=True):
+                final = replace(one, output_kind=RequestOutputKind.FINAL_ONLY)
+                ids.append(self.llm_engine.add_request(self._next_id(), prompt, final, priority=place, tokenization_kwargs=tokenization))
+        except BaseException:
+            self.llm_engine.abort_request(ids)
+            raise
+        return ids
+
+    def _enqueue(self, ids: list[str], use_tqdm: Bar) -> list[str]:
+        with ProgressBar(use_tqdm, "Adding requests").over(len(ids)) as bar:
+            for request_id in ids:
+                self._waiting[request_id] = None
+                bar.count()
+        return ids
+
+    def _collect(self, ids: list[str], use_tqdm: Bar) -> list[RequestOutput]:
+        """Step until these requests are done; interrupted, they are aborted."""
+        done = {request_id: output for request_id in ids if (output := self._waiting.get(request_id)) is not None}
+        wanted = set(ids)
+        try:
+            with ProgressBar(use_tqdm, "Processed prompts").over(len(ids)) as bar:
+                for output in done.values():
+                    bar.count(output)
+                while len(done) < len(ids):
+                    for output in self._step():
+                        if output.request_id in wanted:
+                            done[output.request_id] = output
+                            bar.count(output)
+        except BaseException:
+            self.llm_engine.abort_request(ids)
+            for request_id in ids:
+                self._waiting.pop(request_id, None)
+            raise
+        return [done[request_id] for request_id in ids]
+
+    def _step(self) -> list[RequestOutput]:
+        """One turn; what was enqueued and is done is kept for wait_for_completion."""
+        outputs = self.llm_engine.step()
+        for output in outputs:
+            if output.request_id in self._waiting:
+                self._waiting[output.request_id] = output
+        return outputs
+
+    # -- the whole -----------------------------------------------------------------------------------------------------
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """SamplingParams() with what the model's generation_config.json sets."""
-        return self._defaults
+        """A new SamplingParams() with what the model's generation_config.json sets; change it as you like."""
+        return SamplingParams(**self.llm_engine.sampling_defaults)
 
-    def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
-        return self.tokenizer
+    def get_tokenizer(self) -> TokenizerView:
+        """The model's tokenizer, also under the names that transformers uses."""
+        return self.llm_engine.get_tokenizer()
+
+    def get_metrics(self) -> Sequence[Metric]:
+        """Counters and gauges as of now, by the names that /metrics has."""
+        return self.llm_engine.get_metrics()
+
+    def get_world_size(self, include_dp: bool = True) -> int:
+        """Devices that work together: one, with or without data parallelism."""
+        return 1
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Forget the prefix cache; False, and nothing is changed, while enqueued requests run, unless these shall start anew."""
+        if reset_connector:
+            raise RequestError("reset_connector is True: KV is not shared with other engines, leave it out", field="reset_connector")
+        return self.llm_engine.reset_prefix_cache(reset_running_requests=reset_running_requests)
+
+    def collective_rpc(
+        self, method: str | Callable[..., Any], timeout: float | None = None, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """[result] of a method of the executor by name, or of a function called with the executor first."""
+        if timeout is not None:
+            raise RequestError(f"timeout is {timeout}: the call runs in this thread and cannot be left, leave it out", field="timeout")
+        executor = self._engine.executor
+        call = getattr(executor, method, None) if isinstance(method, str) else lambda *given, **named: method(executor, *given, **named)
+        if not callable(call):
+            raise RequestError(f"method is {method!r}: the executor {type(executor).__name__} has no such method", field="method")
+        return [call(*args, **(kwargs or {}))]
 
     def close(self) -> None:
         """Free the model."""
-        self._engine.close()
+        self.llm_engine.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -163,21 +312,8 @@ class LLM:
         self.close()
 
 
-def _per_prompt(params: SamplingParams | Sequence[SamplingParams], count: int) -> list[SamplingParams]:
-    if isinstance(params, SamplingParams):
-        return [params] * count
-    wrong = next((one for one in params if not isinstance(one, SamplingParams)), None)
-    if wrong is not None:
-        raise RequestError(f"sampling_params holds a {type(wrong).__name__}: give a SamplingParams, or a list of them", field="sampling_params")
-    if len(params) != count:
-        raise RequestError(f"{count} prompts but {len(params)} sampling_params: give one, or one per prompt", field="sampling_params")
-    return list(params)
-
-
-def _is_ids(prompts: object) -> bool:
-    return isinstance(prompts, Sequence) and len(prompts) > 0 and isinstance(prompts[0], int)
-
-
-def _silent(what: str, fraction: float) -> None:
-    """Progress that nobody watches."""
-
+def _refuse_text_only(lora_request: object, mm_processor_kwargs: object) -> None:
+    if lora_request is not None:
+        raise RequestError("lora_request is set: adapters are not supported; merge it into the model's weights", field="lora_request")
+    if mm_processor_kwargs is not None:
+        raise RequestError("mm_processor_kwargs is set: models take text only here, leave it out", field="mm_processor_kwargs")

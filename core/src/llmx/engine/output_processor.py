@@ -6,8 +6,11 @@ and usage past the hit are never shown.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import monotonic, time
+from typing import Any
 
+from llmx.engine.flat_logprobs import FlatLogprobs
 from llmx.engine.messages import Abort, SeqOutput
 from llmx.engine.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, TokenLogprobs
 from llmx.sampling_params import SamplingParams
@@ -15,7 +18,7 @@ from llmx.tokens.detokenizer import Detokenizer
 from llmx.tokens.stop import StopChecker
 from llmx.tokens.tokenizer import Tokenizer
 
-__all__ = ["OutputProcessor"]
+__all__ = ["OutputProcessor", "only_new"]
 
 _LogprobRow = tuple[list[int], list[float], int]
 
@@ -29,7 +32,7 @@ class OutputProcessor:
         self._tokenizer = tokenizer
         self._answers = [_Answer(index, params, tokenizer) for index in range(params.n)]
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None if params.prompt_logprobs is None else [None]
-        self._prompt_top = params.prompt_logprobs or 0
+        self._params = params
         self._num_cached = 0
         self._metrics = RequestMetrics(time(), monotonic())
         self.news = False  # something was taken since the last drain
@@ -43,7 +46,7 @@ class OutputProcessor:
         """Take in one answer's news; returns the Abort to send when a stop string ended it here."""
         answer = self._answers[item.index]
         if item.prompt_lp is not None and self._prompt_logprobs is not None and item.index == 0:
-            self._prompt_logprobs += [_token_logprobs(row, self._tokenizer, self._prompt_top) for row in item.prompt_lp]
+            self._prompt_logprobs += [_token_logprobs(row, self._tokenizer, self._params.prompt_logprobs or 0) for row in item.prompt_lp]
         self._num_cached = max(self._num_cached, item.num_cached)
         if answer.out.finished:
             return None
@@ -71,7 +74,7 @@ class OutputProcessor:
             prompt_token_ids=self._prompt_ids,
             outputs=[answer.drain() for answer in self._answers],
             finished=self.finished,
-            prompt_logprobs=self._prompt_logprobs,
+            prompt_logprobs=_flat(self._prompt_logprobs) if self._params.flat_logprobs else self._prompt_logprobs,
             num_cached_tokens=min(self._num_cached, len(self._prompt_ids)),
             metrics=self._metrics,
         )
@@ -83,7 +86,9 @@ class _Answer:
     def __init__(self, index: int, params: SamplingParams, tokenizer: Tokenizer) -> None:
         self.out = CompletionOutput(index, logprobs=None if params.logprobs is None else [])
         self._params, self._tokenizer = params, tokenizer
-        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens)
+        self._detokenizer = Detokenizer(
+            tokenizer, skip_special_tokens=params.skip_special_tokens, spaces_between_special_tokens=params.spaces_between_special_tokens
+        )
         self._stop = StopChecker(params.stop, include=params.include_stop_str_in_output) if params.stop else None
         self._drained_text = self._drained_tokens = 0
 
@@ -108,7 +113,7 @@ class _Answer:
         if out.logprobs is not None and row is not None:
             out.logprobs.append(_token_logprobs(row, self._tokenizer, self._params.logprobs or 0))
         stop_token_shown = self._params.include_stop_str_in_output or self._params.ignore_eos
-        if shown or stop_token_shown:
+        if (shown or stop_token_shown) and self._params.detokenize:
             delta = self._detokenizer.add(token)
             # A stop string is looked for only once min_tokens are there.
             if self._stop is not None and len(out.token_ids) > self._params.min_tokens:
@@ -130,11 +135,27 @@ class _Answer:
 
     def drain(self) -> CompletionOutput:
         out = self.out
-        copy = CompletionOutput(out.index, out.text, out.token_ids, out.logprobs, out.finish_reason, out.stop_reason, out.error)
+        logprobs = _flat(out.logprobs) if self._params.flat_logprobs else out.logprobs
+        copy = CompletionOutput(out.index, out.text, out.token_ids, logprobs, out.finish_reason, out.stop_reason, out.error)
         copy.text_delta = out.text[self._drained_text :]
         copy.new_token_ids = out.token_ids[self._drained_tokens :]
         self._drained_text, self._drained_tokens = len(out.text), len(out.token_ids)
         return copy
+
+
+def only_new(output: RequestOutput) -> RequestOutput:
+    """The same output with only what it adds: text, tokens and logprobs since the one before, of the answers that have news."""
+    outputs = []
+    for answer in output.outputs:
+        if answer.new_token_ids or answer.text_delta or answer.finished:
+            logprobs = answer.logprobs[len(answer.logprobs) - len(answer.new_token_ids) :] if answer.logprobs is not None else None
+            outputs.append(replace(answer, text=answer.text_delta, token_ids=answer.new_token_ids, logprobs=logprobs))
+    return replace(output, outputs=outputs)
+
+
+def _flat(places: list[Any] | None) -> Any:
+    """Reads like the list that it is made of, so it stands in its place."""
+    return None if places is None else FlatLogprobs(places)
 
 
 def _token_logprobs(row: _LogprobRow, tokenizer: Tokenizer, top: int) -> TokenLogprobs:

@@ -146,12 +146,13 @@ class Scheduler:
             victim = choose_victim(self.running, build.rows, self._key)
             if victim is None:
                 return False
-            self._preempt(victim)
+            self.preempt(victim)
             if victim is request:
                 return False
         return True
 
-    def _preempt(self, request: Request) -> None:
+    def preempt(self, request: Request) -> None:
+        """Take a running request's blocks and slot; it waits again, with its tokens."""
         self._leave(request)
         for child in request.children:
             self._free_slots.append(child.slot)

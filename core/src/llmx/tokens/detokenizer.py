@@ -16,12 +16,17 @@ class Detokenizer:
     The concatenation of all deltas and of `flush()` equals `tokenizer.decode` of all ids with the same arguments. Bytes that begin
     a character wait for the rest of it; bytes that can be no UTF-8 become U+FFFD as soon as that is certain.
     at_start: as in Tokenizer.decode; False, because generated tokens continue a prompt.
+    spaces_between_special_tokens False: a special token that follows another is written without the space it begins with.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, at_start: bool = False) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, at_start: bool = False, spaces_between_special_tokens: bool = True
+    ) -> None:
         self._tokenizer = tokenizer
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._strip = at_start and tokenizer.strips_leading_space
+        self._joined = frozenset() if spaces_between_special_tokens else tokenizer.special_ids
+        self._after_special = False
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def add(self, token: int) -> str:
@@ -29,6 +34,10 @@ class Detokenizer:
         if token in self._skipped:
             return ""
         data = self._tokenizer.token_bytes(token)
+        if self._joined:
+            special = token in self._joined
+            data = data.removeprefix(b" ") if special and self._after_special else data
+            self._after_special = special
         if self._strip and data:
             data, self._strip = data.removeprefix(b" "), False
         return self._decoder.decode(data)

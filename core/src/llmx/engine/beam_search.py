@@ -1,0 +1,150 @@
+"""Beam search on top of an engine: every round each live beam asks for one token's logprobs; its prefix comes from the KV cache.
+
+The rules are those of transformers with early_stopping="never": of all continuations of all live beams the 2 x width most
+likely are looked at; those of the first `width` that end are done, and the first `width` that do not end live on. Done
+answers are ranked by cumulative logprob / new tokens ** length_penalty, EOS counted as a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from llmx.engine.outputs import CompletionOutput, RequestOutput, TokenLogprobs
+from llmx.engine.progress import ProgressBar
+from llmx.engine.request_input import ParsedPrompt, Prompt, parse_prompt
+from llmx.errors import RequestError
+from llmx.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+
+if TYPE_CHECKING:
+    from llmx.engine.llm_engine import LLMEngine
+
+__all__ = ["BeamSearch", "BeamSearchOutput", "BeamSearchSequence", "BeamSearcher"]
+
+
+@dataclass(slots=True)
+class BeamSearchSequence:
+    """One answer. tokens: prompt and answer; logprobs: of the new tokens, by token id; text: of all tokens."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs]
+    cum_logprob: float = 0.0
+    text: str | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    lora_request: None = None  # adapters are not supported: always None
+
+
+@dataclass(slots=True)
+class BeamSearchOutput:
+    """The answers to one prompt, best first."""
+
+    sequences: list[BeamSearchSequence]
+
+
+@dataclass(slots=True)
+class BeamSearch:
+    """The search for one prompt. While `live` holds beams: get the next token's logprobs of each, then `advance`.
+
+    max_new: new tokens at most, the context's limit included. eos_ids: tokens that end an answer; empty: none does.
+    """
+
+    prompt: ParsedPrompt
+    params: BeamSearchParams
+    max_new: int
+    eos_ids: frozenset[int]
+    live: list[BeamSearchSequence] = field(default_factory=list)
+    _done: list[tuple[float, BeamSearchSequence]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.live = [BeamSearchSequence(list(self.prompt.ids), [])]
+
+    def advance(self, rows: Sequence[TokenLogprobs]) -> None:
+        """The next token's logprobs of each live beam, at least the 2 x width most likely ones."""
+        width, last = self.params.beam_width, len(self.live[0].logprobs) + 1 >= self.max_new
+        options = [(beam.cum_logprob + one.logprob, beam, row, one.token_id) for beam, row in zip(self.live, rows, strict=True) for one in row.top[: 2 * width]]
+        options.sort(key=lambda option: -option[0])
+        live: list[BeamSearchSequence] = []
+        for place, (total, beam, row, token) in enumerate(options[: 2 * width]):
+            ends = token in self.eos_ids
+            if (ends or last) and place < width:
+                self._finish(total, beam, row, token)
+            elif not ends and not last and len(live) < width:
+                live.append(BeamSearchSequence([*beam.tokens, token], [*beam.logprobs, row], total))
+        self.live = live if live and not self._settled(live[0].cum_logprob) else []
+
+    def _finish(self, total: float, beam: BeamSearchSequence, row: TokenLogprobs, token: int) -> None:
+        eos = token in self.eos_ids
+        tokens = [*beam.tokens, token] if not eos or self.params.include_stop_str_in_output else list(beam.tokens)
+        done = BeamSearchSequence(tokens, [*beam.logprobs, row], total, finish_reason="stop" if eos else "length", stop_reason=token if eos else None)
+        self._done.append((self._score(total, len(done.logprobs)), done))
+        self._done.sort(key=lambda scored: -scored[0])
+        del self._done[self.params.beam_width :]
+
+    def _score(self, total: float, new_tokens: int) -> float:
+        return float(total / new_tokens**self.params.length_penalty)
+
+    def _settled(self, best: float) -> bool:
+        """True when no live beam can still win: logprobs only fall, so its score is at most `best` over the kindest length."""
+        kindest = self.max_new if self.params.length_penalty > 0 else len(self.live[0].logprobs) + 1
+        return len(self._done) == self.params.beam_width and self._score(best, kindest) <= self._done[-1][0]
+
+    def result(self, decode: Callable[[list[int]], str]) -> BeamSearchOutput:
+        """The answers, best first, with their text."""
+        sequences = [sequence for _, sequence in self._done]
+        for sequence in sequences:
+            sequence.text = decode(sequence.tokens)
+        return BeamSearchOutput(sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearcher:
+    """Runs searches on an engine. step: one turn of it (`LLMEngine.step`, or what wraps it). next_id: a fresh request id."""
+
+    engine: LLMEngine
+    step: Callable[[], list[RequestOutput]]
+    next_id: Callable[[], str]
+
+    def run(self, prompts: Sequence[Prompt], params: BeamSearchParams, concurrency_limit: int | None, bar: ProgressBar) -> list[BeamSearchOutput]:
+        """The searches of all prompts, concurrency_limit at a time; None: all. Raises RequestError for a prompt that cannot be served."""
+        if concurrency_limit is not None and (not isinstance(concurrency_limit, int) or concurrency_limit < 1):
+            raise RequestError(f"concurrency_limit is {concurrency_limit!r}: it must be a whole number from 1", field="concurrency_limit")
+        tokenizer, context = self.engine.tokenizer, self.engine.info.max_model_len
+        eos_ids = frozenset() if params.ignore_eos else frozenset(tokenizer.eos_ids)
+        parsed = [parse_prompt(prompt, tokenizer) for prompt in prompts]
+        searches = [BeamSearch(one, params, min(params.max_tokens, max(context - len(one.ids), 1)), eos_ids) for one in parsed]
+        at_once = concurrency_limit or max(len(searches), 1)
+        with bar.over(len(searches)):
+            for first in range(0, len(searches), at_once):
+                while live := [one for one in searches[first : first + at_once] if one.live]:
+                    self._round(live, params.beam_width)
+                    for _ in range(sum(not one.live for one in live)):
+                        bar.count()
+        return [one.result(lambda ids: tokenizer.decode(ids, params.skip_special_tokens)) for one in searches]
+
+    def _round(self, searches: list[BeamSearch], width: int) -> None:
+        """One token for every live beam of these searches."""
+        top = min(2 * width, self.engine.info.vocab_size)
+        ask = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, logprobs=top, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+        rows: dict[str, TokenLogprobs | None] = {}
+        try:
+            for one in searches:
+                for beam in one.live:
+                    prompt = replace(one.prompt, ids=beam.tokens)
+                    rows[self.engine.add_request(self.next_id(), prompt, ask, limited=False)] = None
+            while None in rows.values():
+                rows |= {output.request_id: _row(output.outputs[0]) for output in self.step() if output.request_id in rows}
+        except BaseException:
+            self.engine.abort_request(rows)
+            raise
+        order = iter(rows.values())
+        for one in searches:
+            one.advance([row for row in islice(order, len(one.live)) if row is not None])
+
+
+def _row(answer: CompletionOutput) -> TokenLogprobs:
+    if answer.error is not None or not answer.logprobs:
+        raise RequestError(f"the beam search cannot go on: {answer.error}", field="prompt")
+    return answer.logprobs[0]

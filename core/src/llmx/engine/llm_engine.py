@@ -1,0 +1,171 @@
+"""LLMEngine: the engine in this process, with text in and text out; one call of `step` is one turn. LLM stands on it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from llmx.config import EngineConfig
+from llmx.engine.engine_args import EngineArgs
+from llmx.engine.messages import Abort, Add, EngineInfo
+from llmx.engine.metrics_snapshot import Metric, snapshot
+from llmx.engine.output_processor import OutputProcessor, only_new
+from llmx.engine.outputs import RequestOutput
+from llmx.engine.prefix_reset import reset_prefix_cache
+from llmx.engine.request_input import ParsedPrompt, Prompt, cut_prompt, parse_prompt, request_params
+from llmx.errors import RequestError
+from llmx.hooks.types import ConfigPatch
+from llmx.resolve import apply_patches
+from llmx.sampling_params import RequestOutputKind, SamplingParams, sampling_defaults
+from llmx.tokens.chat_template import ChatTemplate
+from llmx.tokens.source import TokenizerSource
+from llmx.tokens.tokenizer import Tokenizer
+from llmx.tokens.tokenizer_view import TokenizerView
+
+if TYPE_CHECKING:
+    from llmx.engine.engine import Engine
+
+__all__ = ["LLMEngine"]
+
+OFFLINE = (
+    ConfigPatch("scheduler.interactive", False, "nobody watches tokens come"),
+    ConfigPatch("scheduler.max_queued_requests", None, "all prompts of a call are queued at once"),
+)
+
+
+class LLMEngine:
+    """Requests in by `add_request`, outputs out by `step`, in the order in which they have news. One thread calls it.
+
+    sampling_defaults: what the model's generation_config.json sets, by SamplingParams field.
+    """
+
+    info: EngineInfo
+    engine: Engine
+    tokenizer: Tokenizer
+    tokenizer_source: TokenizerSource
+    chat_template: ChatTemplate
+    sampling_defaults: dict[str, Any]
+
+    def __init__(self, engine_args: EngineArgs) -> None:
+        config, changes = engine_args.resolve()
+        user_set = [change.path for change in changes]
+        self.config, _ = apply_patches(config, OFFLINE, user_set)
+        self.max_logprobs = engine_args.max_logprobs
+        self._processors: dict[str, OutputProcessor] = {}
+        self._kinds: dict[str, RequestOutputKind] = {}
+        self._start(user_set)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs | Mapping[str, Any]) -> LLMEngine:
+        """An engine from EngineArgs, or from options by name."""
+        return cls(EngineArgs.of(engine_args))
+
+    def _start(self, user_set: list[str]) -> None:
+        from llmx.engine.model_store import TransferLine, fetch_model  # imported where an engine starts: whoever only names the class needs none of it
+        from llmx.engine.start import start_engine
+
+        with TransferLine(sys.stderr) as line:
+            self.config = fetch_model(self.config, line.show)
+        self.engine, self.info = start_engine(self.config, _silent, user_set)
+        self._load_text(self.config)
+
+    def _load_text(self, config: EngineConfig) -> None:
+        from llmx.hooks.loader import PluginLoader
+        from llmx.models.load import read_model_info
+        from llmx.models.plugin import CoreModels, registry_from
+
+        registry = registry_from(PluginLoader.discover(config.platform).activate(None, builtin=[CoreModels()]))
+        summary = read_model_info(config.model, registry)
+        self.tokenizer_source = summary.tokenizer
+        self.tokenizer = Tokenizer.load(summary.tokenizer)
+        self.chat_template = ChatTemplate.load(summary.tokenizer, self.tokenizer.names, config.model.chat_template)
+        self.sampling_defaults = sampling_defaults(summary.generation)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt | ParsedPrompt,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        limited: bool = True,
+    ) -> str:
+        """Queue a request; its id. Raises RequestError when it cannot be served; then nothing changed.
+
+        priority: lower runs earlier, 0 takes that of params; needs scheduling_policy="priority". tokenization_kwargs: add_special_tokens,
+        truncate_prompt_tokens, truncation_side. limited False: max_logprobs does not hold.
+        """
+        priority = priority or params.priority
+        if priority and self.config.scheduler.policy != "priority":
+            why = f"priority is {priority}, but requests run in the order of arrival"
+            raise RequestError(f'{why}: start with scheduling_policy="priority", or leave it out', field="priority")
+        parsed = prompt if isinstance(prompt, ParsedPrompt) else parse_prompt(prompt, self.tokenizer, tokenization_kwargs)
+        limit = self.max_logprobs if limited else None
+        params = request_params(params, self.tokenizer, self.info.vocab_size, tokenization=tokenization_kwargs, max_logprobs=limit)
+        ids = cut_prompt(parsed.ids, params, self.info.max_model_len)
+        self.engine.add(Add(request_id, ids, params, priority, parsed.cache_salt))
+        self._processors[request_id] = OutputProcessor(request_id, parsed.text, ids, params, self.tokenizer)
+        self._kinds[request_id] = params.output_kind
+        return request_id
+
+    def abort_request(self, request_ids: str | Iterable[str]) -> None:
+        """End requests; they give no further output. Unknown ids are fine."""
+        for request_id in [request_ids] if isinstance(request_ids, str) else list(request_ids):
+            if self._processors.pop(request_id, None) is not None:
+                self.engine.abort(Abort(request_id))
+
+    def has_unfinished_requests(self) -> bool:
+        """True while a request waits or runs."""
+        return bool(self._processors)
+
+    def get_num_unfinished_requests(self) -> int:
+        """Requests that wait or run."""
+        return len(self._processors)
+
+    # -- one turn ------------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[RequestOutput]:
+        """One turn of the engine: an output for each request that has news, as its output_kind says; the last has finished True."""
+        touched: dict[str, OutputProcessor] = {}
+        for item in self.engine.step():
+            processor = self._processors.get(item.id)
+            if processor is not None:
+                touched[item.id] = processor
+                abort = processor.take(item)
+                if abort is not None:
+                    self.engine.abort(abort)
+        outputs = []
+        for request_id, processor in touched.items():
+            kind = self._kinds[request_id]
+            if processor.finished:
+                del self._processors[request_id], self._kinds[request_id]
+            if processor.finished or (processor.news and kind is not RequestOutputKind.FINAL_ONLY):
+                output = processor.drain()
+                outputs.append(only_new(output) if kind is RequestOutputKind.DELTA else output)
+        return outputs
+
+    # -- the whole -----------------------------------------------------------------------------------------------------
+
+    def get_tokenizer(self) -> TokenizerView:
+        """The model's tokenizer, also under the names that transformers uses."""
+        return TokenizerView(self.tokenizer, self.chat_template)
+
+    def get_metrics(self) -> Sequence[Metric]:
+        """Counters and gauges as of now, by the names that /metrics has."""
+        return snapshot(self.engine.stats(), self.info.name)
+
+    def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        """Forget the prefix cache. False, and nothing is changed, while requests run; unless these shall start anew."""
+        return reset_prefix_cache(self.engine, reset_running_requests=reset_running_requests)
+
+    def close(self) -> None:
+        """Free the model."""
+        self.engine.close()
+
+
+def _silent(what: str, fraction: float) -> None:
+    """Progress that nobody watches."""
