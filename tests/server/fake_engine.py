@@ -85,6 +85,7 @@ class FakeEngine:
     info: Info = field(default_factory=Info)
     delay_s: float = 0.0
     chunk: int = 1
+    better: int = -1  # index of an answer whose tokens are more likely than those of the others
     fail_at: int | None = None
     error: Exception = field(default_factory=lambda: EngineDead("the engine process ended with signal 9"))
     gate: asyncio.Event | None = None
@@ -136,7 +137,8 @@ class FakeEngine:
                 self.aborted.append(request_id)
 
     async def _outputs(self, ids: list[int], params: SamplingParams, request_id: str) -> AsyncGenerator[RequestOutput, None]:
-        writers = [_Writer(self.tokenizer, index, self.answer(ids) + ("" if index == 0 else f" #{index}"), params) for index in range(params.n)]
+        text = self.answer(ids)
+        writers = [_Writer(self.tokenizer, index, text + (f" #{index}" if index else ""), params, index == self.better) for index in range(params.n)]
         prompt_logprobs = None
         if params.prompt_logprobs is not None:
             prompt_logprobs = [None, *(_logprobs(self.tokenizer, token, params.prompt_logprobs) for token in ids[1:])]
@@ -190,9 +192,10 @@ class FakeEngine:
 class _Writer:
     """One answer: the scripted text token by token, then EOS."""
 
-    def __init__(self, tokenizer: ByteTokenizer, index: int, text: str, params: SamplingParams) -> None:
+    def __init__(self, tokenizer: ByteTokenizer, index: int, text: str, params: SamplingParams, better: bool) -> None:
         self._tokenizer = tokenizer
         self._params = params
+        self._logprob = -0.25 if better else -0.5
         self._todo = [*text.encode(), EOS]
         self._done = CompletionOutput(index, logprobs=[] if params.logprobs is not None else None)
 
@@ -207,7 +210,7 @@ class _Writer:
             new.append(token)
             done.token_ids.append(token)
             if done.logprobs is not None:
-                done.logprobs.append(_logprobs(self._tokenizer, token, self._params.logprobs or 0))
+                done.logprobs.append(_logprobs(self._tokenizer, token, self._params.logprobs or 0, self._logprob))
             if token == EOS:
                 done.finish_reason = "stop"
             elif self._params.max_tokens is not None and len(done.token_ids) >= self._params.max_tokens:
@@ -238,10 +241,10 @@ class _Writer:
         done.text = shown.rstrip("\ufffd") if len(shown) > len(done.text) else done.text
 
 
-def _logprobs(tokenizer: ByteTokenizer, token: int, num_top: int) -> TokenLogprobs:
+def _logprobs(tokenizer: ByteTokenizer, token: int, num_top: int, logprob: float = -0.5) -> TokenLogprobs:
     def one(number: int, value: float, rank: int) -> Logprob:
         return Logprob(value, rank, tokenizer.token_text(number), number, tokenizer.token_bytes(number))
 
-    chosen = one(token, -0.5, 1)
+    chosen = one(token, logprob, 1)
     top = [chosen, *(one((token + step) % 256, float("-inf") if step == 3 else -1.0 - step, step + 1) for step in range(1, num_top))]
     return TokenLogprobs(chosen, top[:num_top])

@@ -105,13 +105,13 @@ def test_platforms_shows_the_choice() -> None:
 
 
 def test_explain_names_a_kernel_for_every_op() -> None:
-    text = llmx("explain", "--platform", "null").stdout
+    text = llmx("explain", "--platform", "null", "--device-memory", "4G").stdout
     assert re.search(r"linear 576x1536 q4_1 +null +null/1", text) and "embed" in text
     data = json.loads(llmx("explain", "--platform", "null", "--json").stdout)
     assert data["platform"] == "null" and data["plan"]["hash"]
     covered = sum(len(row["op"].split("; ")) for row in data["rows"])
     assert covered == len(data["rows"]) > 300
-    program = llmx("explain", "--platform", "null", "--program").stdout
+    program = llmx("explain", "--platform", "null", "--device-memory", "4G", "--program").stdout
     assert program.startswith(text) and len(program.splitlines()) > len(text.splitlines()) + 300
 
 
