@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -14,32 +16,27 @@ __all__ = ["platforms"]
 
 def platforms(
     platform: Annotated[str | None, typer.Option("--platform", metavar="NAME", help="Show the choice when this platform is named.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON: also what each platform says of its device, and its variables.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the tracebacks of broken probes.")] = False,
 ) -> int:
-    """Show which platforms are installed, present and chosen, and why. Exit code 4 when none can be chosen."""
+    """Show which platforms are installed, present and chosen, and why. Exit code 2 when none can be chosen."""
+    from llmx.engine.platforms import list_platforms
     from llmx.errors import PlatformError
-    from llmx.hooks.loader import PluginLoader
-    from llmx.platform.select import select_platform
-    from llmx.resolve import probe_environment
 
     config, _ = Settings({"platform": platform} if platform else {}).resolve()
-    probes = PluginLoader.discover(config.platform).probe_all(probe_environment())
-    chosen, problem = None, None
-    try:
-        chosen = select_platform(probes, config.platform.name)
-    except PlatformError as error:
-        problem = error  # told after the table, which shows the reasons
-    rows = []
-    for probe in sorted(probes, key=lambda probe: probe.name):
-        found = probe.detection
-        why = probe.error.strip().splitlines()[-1] if probe.error else found.why if found else ""
-        rows.append((probe.name, probe.dist, "yes" if found and found.present else "no", "*" if chosen and chosen.name == probe.name else "", why))
-        if verbose and probe.error:
-            typer.echo(probe.error, err=True)
-    if rows:
-        print_table(("platform", "installed as", "present", "chosen", "why"), rows)
-    if problem is not None:
-        raise problem
-    assert chosen is not None
-    typer.echo(f"\n{chosen.name}: {chosen.why}")
+    rows = list_platforms(config)
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+    elif rows:
+        table = [(row.name, row.dist, "yes" if row.present else "no", "*" if row.chosen else "", row.problem or row.why) for row in rows]
+        print_table(("platform", "installed as", "present", "chosen", "why"), table)
+    if verbose:
+        for row in rows:
+            if row.probe_error:
+                typer.echo(row.probe_error, err=True)
+    chosen = next((row for row in rows if row.chosen), None)
+    if chosen is None:
+        raise PlatformError(rows[0].choice if rows else "no platform is installed: pip install llmx-platform-cpu")
+    if not as_json:
+        typer.echo(f"\n{chosen.name}: {chosen.choice}")
     return 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmx.options import OPTIONS
+from llmx_cli import logs
 from llmx_cli.options import Settings, with_settings
 from llmx_cli.pull import showing_transfer
 
@@ -30,7 +31,6 @@ def serve(settings: Settings) -> None:
     config, changes = settings.resolve()
     sock = listen(config.server)  # first: a port in use is told before anything loads
     import asyncio
-    import logging
 
     from llmx.engine.async_engine import AsyncEngine
     from llmx.engine.model_store import fetch_model
@@ -45,11 +45,15 @@ def serve(settings: Settings) -> None:
         engine.kill()
         asyncio.run(engine.close())
         raise
-    logging.basicConfig(level=config.server.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    logs.configure(config.server.log_level, config.server.log_format)
 
     def on_ready(url: str) -> None:
         _show_progress("", 0.0)
-        typer.echo(_summary(engine.info, changes, url, guarded=bool(config.server.api_keys), chats=engine.chat_template.available))
+        lines = _summary(engine.info, changes, url, guarded=bool(config.server.api_keys), chats=engine.chat_template.available)
+        if config.server.log_format == "json":
+            typer.echo(logs.json_line("info", "llmx", "ready", url=url, model=engine.info.name, summary=[": ".join(filter(None, line)) for line in lines]))
+        else:
+            typer.echo("\n".join(f"{name:<9} {text}" for name, text in lines))
 
     try:
         asyncio.run(serve_http(engine, config, sock=sock, on_ready=on_ready, on_progress=_show_progress))
@@ -68,8 +72,8 @@ def _show_progress(what: str, fraction: float) -> None:
         sys.stderr.flush()
 
 
-def _summary(info: EngineInfo, changes: list[Change], url: str, *, guarded: bool, chats: bool) -> str:
-    """What a user wants to know when the server is ready; ends with a command to try."""
+def _summary(info: EngineInfo, changes: list[Change], url: str, *, guarded: bool, chats: bool) -> list[tuple[str, str]]:
+    """What a user wants to know when the server is ready, as (name, text); ends with a command to try."""
     path, body = ("chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}) if chats else ("completions", {"prompt": "Hello"})
     flags = {option.path: option.flag for option in OPTIONS}
     key = " -H 'Authorization: Bearer YOUR_KEY'" if guarded else ""
@@ -86,4 +90,4 @@ def _summary(info: EngineInfo, changes: list[Change], url: str, *, guarded: bool
         ("ready", f"{url} (loaded in {info.load_s:.1f} s)"),
         ("try", f"curl {where}/v1/{path}{key} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"),
     ]
-    return "\n".join(f"{name:<9} {text}" for name, text in lines)
+    return lines

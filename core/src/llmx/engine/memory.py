@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["available_bytes"]
+__all__ = ["available_bytes", "cgroup_limit"]
 
 _UNLIMITED = 1 << 60  # cgroup v1 writes a number near 2**63 for "no limit"
 
@@ -16,6 +16,11 @@ def available_bytes(root: Path = Path("/")) -> int:
         if limit < _UNLIMITED:
             free = min(free, max(limit - used, 0))
     return free
+
+
+def cgroup_limit(root: Path = Path("/")) -> int | None:
+    """The memory limit of this process's cgroup in bytes; None without one."""
+    return min((limit for limit, _ in _cgroup(root) if limit < _UNLIMITED), default=None)
 
 
 def _meminfo(root: Path) -> int:

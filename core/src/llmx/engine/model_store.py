@@ -31,6 +31,7 @@ __all__ = [
     "embedded_models",
     "fetch_model",
     "file_size",
+    "hub_folder",
     "list_models",
     "plan_removal",
     "pull_model",
@@ -83,6 +84,11 @@ def pull_model(config: ModelConfig, on_transfer: OnTransfer | None = None) -> Ca
 def list_models(config: ModelConfig) -> list[CachedModel]:
     """The complete models in the cache."""
     return _cache(config).models()
+
+
+def hub_folder(config: ModelConfig) -> str:
+    """The folder of hub models."""
+    return str(_cache(config).folder)
 
 
 def embedded_models() -> list[tuple[str, str, int]]:

@@ -29,6 +29,7 @@ class PlatformRow:
     problem: str = ""
     env_vars: tuple[EnvVar, ...] = ()
     diagnostics: tuple[DiagItem, ...] = ()
+    probe_error: str = ""  # traceback of a probe that failed
 
 
 def list_platforms(config: EngineConfig) -> list[PlatformRow]:
@@ -60,6 +61,7 @@ def list_platforms(config: EngineConfig) -> list[PlatformRow]:
                 problem=problem,
                 env_vars=env_vars,
                 diagnostics=diagnostics,
+                probe_error=probe.error if probe else "",
             )
         )
     return rows

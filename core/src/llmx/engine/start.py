@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
-from importlib.metadata import distributions
 from time import monotonic
 from typing import Any
 
@@ -17,6 +16,7 @@ import pluggy
 
 from llmx.config import Change, EngineConfig
 from llmx.engine.engine import Engine
+from llmx.engine.installed import installed, version_skew
 from llmx.engine.kv_size import size_kv
 from llmx.engine.memory import available_bytes
 from llmx.engine.messages import EngineInfo
@@ -154,13 +154,11 @@ def value_dtypes(config: EngineConfig) -> tuple[str, str]:
 
 def _distributions() -> tuple[tuple[str, str], ...]:
     """Installed llmx distributions. Different versions are refused: they are released together."""
-    found = {(dist.name or "").lower(): dist.version for dist in distributions() if (dist.name or "").lower().startswith("llmx-")}
-    own = {name: version for name, version in found.items() if name in ("llmx-core", "llmx-cli", "llmx-server", "llmx-llguidance", "llmx-platform-cpu")}
-    if len(set(own.values())) > 1:
-        listed = ", ".join(f"{name} {version}" for name, version in sorted(own.items()))
-        remedy = f"pip install -U {' '.join(sorted(own))}"
-        raise PlatformError(f"llmx packages of different versions are installed ({listed}): install the same version of each, e.g. {remedy}")
-    return tuple(sorted(found.items()))
+    found = installed()
+    skew = version_skew(found)
+    if skew is not None:
+        raise PlatformError(f"{skew[0]}: install the same version of each, e.g. {skew[1]}")
+    return tuple(found.items())
 
 
 def _size_kv(config: EngineConfig, executor: Executor, max_model_len: int, *, on_host: bool) -> KVPlan:

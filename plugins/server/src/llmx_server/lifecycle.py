@@ -90,6 +90,7 @@ def _uvicorn_config(app: object, config: EngineConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         lifespan="off",
+        log_config=None,  # its loggers hand on to ours
         log_level=level if verbose else "warning",
         access_log=verbose,
         server_header=False,
