@@ -93,6 +93,12 @@ class Request:
         """True once it has ended, whatever is still in flight for it."""
         return self.state is RequestState.FINISHED
 
+    @property
+    def asked_ids(self) -> np.ndarray | None:
+        """i32 [m]: tokens whose logprobs the user wants whatever they are; None without any."""
+        asked = self.params.logprob_token_ids
+        return None if asked is None else np.array(asked, dtype=np.int32)
+
     def token_array(self) -> np.ndarray:
         """int32 [n]: all known tokens."""
         return np.array(self.tokens, dtype=np.int32)

@@ -120,6 +120,6 @@ class _Layout:
         top = request.params.logprobs
         for one in (request, *request.children):
             self.samples.append((one.slot, len(self.head), 1))
-            self.want.append(None if top is None else Want(top_logprobs=top))
+            self.want.append(None if top is None else Want(top, request.asked_ids))
             self.sampled.append(one)
         self.head.append(row)
