@@ -53,6 +53,18 @@ def test_parallel_samples_share_the_prompt_blocks() -> None:
         assert answer == alone(harness, list(range(4, 52)), harness.added["n"][1], index)
 
 
+@pytest.mark.parametrize("max_tokens", [0, 6])
+def test_more_samples_than_slots_take_turns(max_tokens: int) -> None:
+    harness = Harness([FULL], num_blocks=40, slots=4)
+    prompt = list(range(4, 40))
+    harness.add("n", prompt, n=10, temperature=1.0, seed=11, max_tokens=max_tokens, ignore_eos=True)
+    harness.add("beside", prompt)
+    harness.run()
+    assert sum(key[0] == "n" for key in harness.ends) == 10 and set(harness.ends.values()) <= {"length", "stop"}
+    for index in range(10) if max_tokens else ():
+        assert harness.answers["n", index] == alone(harness, prompt, harness.added["n"][1], index)
+
+
 def test_last_shared_block_is_copied_on_write() -> None:
     harness = Harness([FULL], num_blocks=40)
     harness.add("n", list(range(4, 30)), n=3, temperature=1.0, seed=5, max_tokens=20, ignore_eos=True)  # 26 tokens: 1 full, 1 partial
@@ -193,8 +205,6 @@ def test_refusals_name_value_and_limit() -> None:
         harness.add("empty", [])
     with pytest.raises(RequestError, match="64, but the vocabulary is 0..63"):
         harness.add("vocab", [64])
-    with pytest.raises(RequestError, match="n is 9"):
-        harness.add("n", [5], n=9, temperature=1.0)
     harness.add("twin", [5])
     with pytest.raises(RequestError, match="running already"):
         harness.add("twin", [5])
@@ -203,7 +213,7 @@ def test_refusals_name_value_and_limit() -> None:
 
 def test_a_full_queue_is_refused_and_free_slots_do_not_count_as_queue() -> None:
     harness = Harness([FULL], slots=2)
-    harness.engine._max_queued = 1
+    harness.engine._queue._max_requests = 1
     for index in range(3):  # two slots and one place in the queue
         harness.add(f"r{index}", [5])
     with pytest.raises(QueueFull) as caught:

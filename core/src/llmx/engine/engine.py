@@ -96,12 +96,11 @@ class Engine:
         ]
         self._requests[message.id] = {request.index: request for request in answers}
         self.accounting.stats.prompt_tokens += len(message.prompt)
-        if max_new == 0:
-            for request in answers:  # nothing to fork: each only computes its prompt
-                self.scheduler.add(request)
-        else:
-            answers[0].children = answers[1:]
-            self.scheduler.add(answers[0])
+        # Answers that start together share one computed prompt. Without a token there is nothing to fork; more than there are slots wait.
+        together = 1 if max_new == 0 else self.executor.limits.max_requests
+        for first in range(0, params.n, together):
+            answers[first].children = answers[first + 1 : first + together]
+            self.scheduler.add(answers[first])
 
     def _check(self, message: Add) -> None:
         length, params = len(message.prompt), message.params
@@ -115,9 +114,6 @@ class Engine:
             excess = length + least - self.max_model_len
             why = f"the prompt has {length} tokens, but the model takes {self.max_model_len} with the answer"
             raise PromptTooLong(f"{why}: shorten it by {excess}", field="prompt")
-        slots = self.executor.limits.max_requests
-        if params.n > slots:
-            raise RequestError(f"n is {params.n}, but at most {slots} answers run at once (--max-num-seqs)", field="n")
         low, high = min(message.prompt), max(message.prompt)
         if low < 0 or high >= self.vocab_size:
             raise RequestError(f"the prompt holds token id {low if low < 0 else high}, but the vocabulary is 0..{self.vocab_size - 1}", field="prompt")

@@ -34,11 +34,12 @@ class QueueLimits:
             raise QueueFull(f"{why} (--max-num-queued-tokens): try again later", retry_after_s=self._retry_after_s())
 
     def overdue(self) -> list[tuple[Request, QueueTimeout]]:
-        """Requests that have waited too long for their first step, each with its error."""
+        """Requests that have waited too long for their first step, each with its error. An answer whose siblings run may wait."""
         if self._timeout_s is None:
             return []
         latest = self._clock() - self._timeout_s
-        late = [request for request in self._scheduler.waiting if request.arrival_s < latest and not request.started_s]
+        begun = {request.id for request in self._scheduler.running}
+        late = [one for one in self._scheduler.waiting if one.arrival_s < latest and not one.started_s and one.id not in begun]
         why = f"the request waited {self._timeout_s:g} s for its first step, which is the limit (--queue-timeout): try again later"
         return [(request, QueueTimeout(why, retry_after_s=self._retry_after_s())) for request in late]
 
