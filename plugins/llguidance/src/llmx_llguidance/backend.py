@@ -11,7 +11,8 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
 from llmx.errors import GrammarError
 from llmx.structured import GrammarSpec, TokenTable, mask_words
-from llmx_llguidance.grammars import FORMATS, lark_of
+from llmx_llguidance.formats import FORMATS
+from llmx_llguidance.grammars import lark_of
 
 __all__ = ["LLGuidanceBackend"]
 

@@ -14,15 +14,15 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from llmx.errors import GrammarError
 from llmx.structured import GrammarSpec, subschemas, unsupported_keyword
+from llmx_llguidance.formats import with_own_formats
 
-__all__ = ["FORMATS", "KEYWORDS", "lark_of"]
+__all__ = ["KEYWORDS", "lark_of"]
 
 _HEAD = '%llguidance {"no_forcing": true}\n'
 KEYWORDS = frozenset(
     "type const enum anyOf oneOf allOf $ref items prefixItems minItems maxItems properties required additionalProperties patternProperties minProperties "
     "maxProperties minLength maxLength pattern format minimum maximum exclusiveMinimum exclusiveMaximum multipleOf".split()
 )
-FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 # an escape, a class, or a quantifier (lazy ones have the same language) with what may wrongly follow it
 _ATOM = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?:[*+?]|\{\d+(?:,\d*)?\})\??(?P<twice>[*+?]|\{\d+(?:,\d*)?\})?", re.DOTALL)
 _RULE_GBNF = re.compile(r"^\s*[A-Za-z_][\w-]*\s*::=", re.MULTILINE)
@@ -49,6 +49,7 @@ def _json(schema: Any, whitespace: str) -> str:
     if wrong is not None:
         raise GrammarError(f"{wrong[1]}: keyword {wrong[0]!r} cannot be enforced: leave it out, or check the answer yourself")
     _check_counts(schema)
+    schema = with_own_formats(schema)
     options: dict[str, Any] = {"whitespace_pattern": whitespace} if whitespace else {"whitespace_flexible": False}
     body = {"x-guidance": options, **schema} if isinstance(schema, dict) else {"x-guidance": options}
     return "%json " + json.dumps(body, ensure_ascii=False)
