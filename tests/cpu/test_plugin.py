@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from tests.cgroups import cgroup
 from tests.cpu.native_model import bundle_of, config_for, native_executor, tiny_llama
 
 from llmx.config import EngineConfig, PlatformConfig
@@ -77,14 +80,15 @@ def test_wrong_options_say_what_is_right(name: str, value: str, message: str) ->
     assert name in {variable.name for variable in plugin.llmx_env_vars()}
 
 
-def test_threads_follow_option_then_quota(tmp_path: pytest.TempPathFactory) -> None:
+def test_threads_follow_option_then_quota(tmp_path: Path) -> None:
     assert machine.thread_count(with_options(LLMX_CPU_THREADS="3")) == 3
     assert machine.thread_count(replace(with_options(LLMX_CPU_THREADS="3"), platform=PlatformConfig(threads=1))) == 1
-    root = tmp_path
-    (root / "cpu.max").write_text("100000 100000\n")
-    assert machine.usable_cpus(root) == 1
-    (root / "cpu.max").write_text("max 100000\n")
-    assert machine.usable_cpus(root) == machine.usable_cpus(root / "absent")
+    for version, files in ((2, {"cpu.max": "100000 100000\n"}), (1, {"cpu.cfs_quota_us": "100000\n", "cpu.cfs_period_us": "100000\n"})):
+        root = cgroup(tmp_path / str(version), version, "cpu", "user/llmx", {"user": files})
+        assert machine.usable_cpus(root) == 1
+        root = cgroup(tmp_path / f"{version} none", version, "cpu", "user/llmx", {"user": {name: "max 100000\n" if "." in name else "-1" for name in files}})
+        assert machine.usable_cpus(root) == machine.usable_cpus(tmp_path / "absent")
+    assert os.sched_getaffinity(0) and machine.usable_cpus() <= len(os.sched_getaffinity(0))
     many = with_options(LLMX_CPU_THREADS="500")
     assert [issue.level for issue in plugin.llmx_config_check(many, plugin.llmx_device_caps(many))] == ["warn"]
 

@@ -22,7 +22,7 @@ def run(test: Callable[[AsyncEngine], Awaitable[None]], **options: object) -> No
     """Run one test against a fresh engine process; it and its folder must be gone afterwards."""
 
     async def main() -> None:
-        engine = AsyncEngine.from_engine_args({"platform": "null", "num_blocks": 3000, **options})
+        engine = AsyncEngine.from_engine_args({"platform": "null", "num_blocks": 3000, "recovery_timeout": 60, **options})
         await engine.start()
         try:
             await asyncio.wait_for(test(engine), 60)
@@ -135,7 +135,7 @@ def test_when_the_engine_dies_started_streams_end_and_waiting_ones_are_sent_agai
                 while True:
                     await anext(started)
         late = asyncio.create_task(collect(engine, "late"))  # comes while the engine is down: it waits
-        assert set(await asyncio.wait_for(asyncio.gather(*waiting, late), 15)) == {lone}
+        assert set(await asyncio.wait_for(asyncio.gather(*waiting, late), 60)) == {lone}
         assert await engine.health() == (True, "ok")
         assert (await engine.stats()).kv_blocks_used == 0 and engine.num_running == 0
 

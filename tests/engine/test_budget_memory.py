@@ -1,10 +1,13 @@
-"""The token budget learns from steps; available memory follows the cgroup."""
+"""The token budget learns from steps; available memory follows the control groups."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from llmx.engine.memory import available_bytes
+import pytest
+from tests.cgroups import cgroup
+
+from llmx.engine.memory import available_bytes, spare_bytes
 from llmx.sched.budget import FLOOR_TOKENS, TokenBudget
 
 
@@ -35,15 +38,37 @@ def test_offline_the_whole_budget_is_free() -> None:
     assert budget.prefill_tokens(8) == 992
 
 
-def test_memory_is_cut_to_the_cgroup(tmp_path: Path) -> None:
+NAMES = {2: ("memory.max", "memory.current", "inactive_file"), 1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")}
+
+
+def group(version: int, limit: object, used: int, cache: int) -> dict[str, str]:
+    """The memory files of one control group."""
+    limit_name, used_name, cache_name = NAMES[version]
+    return {limit_name: f"{limit}\n", used_name: f"{used}\n", "memory.stat": f"anon 1\ninactive_file 1\n{cache_name} {cache}\n"}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_memory_is_cut_to_the_control_groups(tmp_path: Path, version: int) -> None:
+    def machine(name: str, path: str, groups: dict[str, dict[str, str]]) -> Path:
+        root = cgroup(tmp_path / name, version, "memory", path, groups)
+        (root / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 8000000 kB\n")
+        return root
+
+    none = "max" if version == 2 else 2**63 - 4096
+    assert available_bytes(machine("free", "a/b", {"a/b": group(version, none, 5, 0)})) == 8_192_000_000
+    own = machine("own", "a/b", {"a/b": group(version, 1_000_000_000, 600_000_000, 200_000_000)})
+    assert available_bytes(own) == 600_000_000
+    assert spare_bytes(own) == 600_000_000 - (64 << 20)  # a reserve stays: the kernel never has to kill
+    above = {"a": group(version, 900_000_000, 500_000_000, 0), "a/b": group(version, none, 400_000_000, 0)}
+    assert available_bytes(machine("above", "a/b", above)) == 400_000_000
+    container = machine("container", "docker/0123", {".": group(version, 300_000_000, 100_000_000, 0)})  # its group is mounted as the top
+    assert available_bytes(container) == 200_000_000
+    full = machine("full", "a", {"a": group(version, 100, 5000, 0)})
+    assert available_bytes(full) == spare_bytes(full) == 0
+
+
+def test_without_control_groups_the_machine_counts(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 8000000 kB\n")
-    assert available_bytes(tmp_path) == 8_192_000_000
-    group = tmp_path / "sys/fs/cgroup"
-    group.mkdir(parents=True)
-    (group / "memory.max").write_text("1000000000\n")
-    (group / "memory.current").write_text("600000000\n")
-    (group / "memory.stat").write_text("anon 1\ninactive_file 200000000\n")
-    assert available_bytes(tmp_path) == 600_000_000
-    (group / "memory.max").write_text("max\n")
-    assert available_bytes(tmp_path) == 8_192_000_000
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 8000000 kB\n")
+    assert available_bytes(tmp_path) == 8_192_000_000 and spare_bytes(tmp_path) == int(8_192_000_000 * 0.95)
+    assert 0 < spare_bytes() < available_bytes()

@@ -57,6 +57,7 @@ class SchedulerConfig:
     max_queued_requests: int | None = 1024  # more are refused with 503
     max_queued_tokens: int | None = None  # tokens of waiting requests; a request beyond is refused with 503 unless none waits
     queue_timeout_s: float | None = None  # a request that has waited longer for its first step is refused with 503
+    recovery_timeout_s: float = 10.0  # requests wait so long for an engine that died and is started again
     step_timeout_s: float | None = None  # an engine that ends no step for so long hangs; 0: never; None: see engine.watchdog
 
 

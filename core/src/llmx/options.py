@@ -99,6 +99,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("max_num_queued_reqs", "scheduler.max_queued_requests", "int", "waiting requests; more are answered 503"),
     Option("max_num_queued_tokens", "scheduler.max_queued_tokens", "tokens", "tokens of waiting requests; more are answered 503"),
     Option("queue_timeout", "scheduler.queue_timeout_s", "float", "seconds that a request may wait for its first step, then it is answered 503"),
+    Option("recovery_timeout", "scheduler.recovery_timeout_s", "float", "seconds that requests wait for an engine that is started again"),
     Option(
         "step_timeout",
         "scheduler.step_timeout_s",

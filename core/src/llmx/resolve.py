@@ -196,6 +196,7 @@ def _check(config: EngineConfig) -> None:
         ("scheduler.max_queued_requests", config.scheduler.max_queued_requests, 1, None),
         ("scheduler.max_queued_tokens", config.scheduler.max_queued_tokens, 1, None),
         ("scheduler.queue_timeout_s", config.scheduler.queue_timeout_s, 0.001, None),
+        ("scheduler.recovery_timeout_s", config.scheduler.recovery_timeout_s, 0, None),
         ("scheduler.step_timeout_s", config.scheduler.step_timeout_s, 0, None),
         ("platform.threads", config.platform.threads, 1, 1024),
         ("server.port", config.server.port, 0, 65535),

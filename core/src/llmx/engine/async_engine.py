@@ -55,7 +55,7 @@ class AsyncEngine:
         self.config = config
         self._supervisor = supervisor
         self._running: dict[str, Running] = {}
-        self._life = Recovery(supervisor, self._running)
+        self._life = Recovery(supervisor, self._running, config.scheduler.recovery_timeout_s)
         self._watchdog = Watchdog(self._ask)
         self._waiting_stats: dict[int, asyncio.Future[EngineStats]] = {}
         self._tokens = itertools.count()

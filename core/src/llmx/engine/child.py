@@ -114,7 +114,7 @@ class EngineChild:
 
     def _death(self) -> EngineDead:
         status = self.process.returncode
-        hint = ": the kernel kills so when memory runs out" if status == -signal.SIGKILL else ""
+        hint = " (SIGKILL: the kernel does that too, when memory runs out)" if status == -signal.SIGKILL else ""
         return EngineDead(self._why or f"the engine process ended with status {status}{hint}")
 
     def _release(self) -> None:

@@ -1,7 +1,8 @@
 """Recovery: whether the engine process lives, and what becomes of the requests when it does not.
 
 Up; down (`down` says why, another process is being started); or dead (`dead` says why, for good). Streams that had a token
-end with EngineDead, requests that had none are sent once more, new ones wait until RECOVERY_S after the death.
+end with EngineDead, requests that had none are sent once more, new ones wait for at most `scheduler.recovery_timeout_s`
+seconds after the death.
 """
 
 from __future__ import annotations
@@ -15,17 +16,16 @@ from llmx.engine.running import Running
 from llmx.engine.supervisor import Supervisor
 from llmx.errors import EngineDead, LlmxError
 
-__all__ = ["RECOVERY_S", "Recovery"]
-
-RECOVERY_S = 10.0  # how long requests wait for an engine that is being started again
+__all__ = ["Recovery"]
 
 _log = logging.getLogger("llmx.engine")
 
 
 class Recovery:
-    """State of the engine process of one AsyncEngine. running: its requests, by id."""
+    """State of the engine process of one AsyncEngine. running: its requests, by id; limit_s: how long they wait for another engine."""
 
-    def __init__(self, supervisor: Supervisor, running: Mapping[str, Running]) -> None:
+    def __init__(self, supervisor: Supervisor, running: Mapping[str, Running], limit_s: float) -> None:
+        self._limit_s = limit_s
         self._supervisor = supervisor
         self._running = running
         self.dead: str | None = None
@@ -48,11 +48,11 @@ class Recovery:
     async def until_up(self) -> None:
         """Wait while another engine is started. Raises EngineDead when it is not back in time."""
         if self.down is not None:
-            left = self._down_since + RECOVERY_S - asyncio.get_running_loop().time()
+            left = self._down_since + self._limit_s - asyncio.get_running_loop().time()
             try:
                 await asyncio.wait_for(self._back.wait(), max(left, 0.0))
             except TimeoutError:
-                raise _not_back(self.down) from None
+                raise self._not_back(self.down) from None
         if self.dead is not None:
             raise EngineDead(self.dead)
 
@@ -68,7 +68,7 @@ class Recovery:
         for running in self._running.values():
             if running not in kept:
                 running.fail(EngineDead(self.down))
-        expiry = loop.call_later(RECOVERY_S, self._expire, self.down)
+        expiry = loop.call_later(self._limit_s, self._expire, self.down)
         try:
             info = await self._supervisor.restart()
         except LlmxError as error:
@@ -94,8 +94,7 @@ class Recovery:
 
     def _expire(self, reason: str) -> None:
         for running in self._running.values():
-            running.fail(_not_back(reason))
+            running.fail(self._not_back(reason))
 
-
-def _not_back(reason: str) -> EngineDead:
-    return EngineDead(f"{reason}; it was not back within {RECOVERY_S:.0f} s")
+    def _not_back(self, reason: str) -> EngineDead:
+        return EngineDead(f"{reason}; it was not back within {self._limit_s:g} s (--recovery-timeout)")

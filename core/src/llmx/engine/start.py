@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from math import prod
 from time import monotonic
 from typing import Any
 
@@ -18,7 +19,7 @@ from llmx.config import Change, EngineConfig
 from llmx.engine.engine import Engine
 from llmx.engine.installed import installed, version_skew
 from llmx.engine.kv_size import size_kv
-from llmx.engine.memory import available_bytes
+from llmx.engine.memory import available_bytes, file_bytes, spare_bytes
 from llmx.engine.messages import EngineInfo
 from llmx.engine.warm_up import measure
 from llmx.errors import ConfigError, PlatformError
@@ -76,6 +77,7 @@ def start_engine(config: EngineConfig, progress: Progress, user_set: Iterable[st
     began = monotonic()
     ready = prepare(config, user_set)
     executor, bundle = ready.executor, ready.loaded.bundle
+    _check_weights(ready)
     executor.load(ready.plan, progress)
     kv_plan = _size_kv(ready.config, executor, bundle.max_model_len, on_host=ready.caps.has("host.unified"))
     executor.kv_allocate(kv_plan)
@@ -161,8 +163,23 @@ def _distributions() -> tuple[tuple[str, str], ...]:
     return tuple(found.items())
 
 
-def _size_kv(config: EngineConfig, executor: Executor, max_model_len: int, *, on_host: bool) -> KVPlan:
+def _check_weights(ready: Prepared) -> None:
+    """Refuse a model whose weights alone are more than the memory: the kernel would kill the process while it packs them."""
+    if not ready.caps.has("host.unified"):
+        return
+    elements = sum(prod(ref.shape) for ref in {ref.name: ref for ref in ready.loaded.bundle.model.weights().values()}.values())
+    needed = 4 * elements if value_dtypes(ready.config)[0] == "f32" else file_bytes(ready.loaded.summary.path)
     free = available_bytes()
+    if needed > free:
+        raise ConfigError(
+            f"the weights take {needed >> 20} MiB, but {free >> 20} MiB of memory are free (limits of control groups counted): "
+            "take a smaller model or quantisation, or give the process more memory",
+            field="model",
+        )
+
+
+def _size_kv(config: EngineConfig, executor: Executor, max_model_len: int, *, on_host: bool) -> KVPlan:
+    free = spare_bytes()
     plan = size_kv(config.cache, executor, max_model_len, free)
     if on_host and plan.total_bytes > free:
         raise ConfigError(

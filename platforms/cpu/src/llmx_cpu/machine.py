@@ -8,6 +8,7 @@ from pathlib import Path
 
 from llmx.config import EngineConfig, PlatformConfig
 from llmx.errors import ConfigError, PlatformError
+from llmx.platform.cgroup import limit_folders
 from llmx_cpu.native import ISA_NAMES, best_isa
 
 __all__ = [
@@ -36,19 +37,19 @@ def option(config: PlatformConfig, name: str) -> str:
     return dict(config.options).get(name, "").strip()
 
 
-def usable_cpus(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """CPUs that this process may use: its affinity, cut to the cgroup's quota (v2 cpu.max, v1 cfs)."""
+def usable_cpus(root: Path = Path("/")) -> int:
+    """CPUs that this process may use: its affinity, cut to the quota of each of its control groups (v2 cpu.max, v1 cfs)."""
     cpus = len(os.sched_getaffinity(0))
-    for quota_file, period_file in (("cpu.max", None), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+    for version, folder in limit_folders("cpu", root):
         try:
-            fields = (root / quota_file).read_text().split()
-            period = int(fields[1] if period_file is None else (root / period_file).read_text())
-            quota = -1 if fields[0] == "max" else int(fields[0])
-        except (OSError, ValueError, IndexError):
+            if version == 2:
+                quota, period = (folder / "cpu.max").read_text().split()
+            else:
+                quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+            if quota.strip() not in ("max", "-1"):
+                cpus = min(cpus, max(1, -(-int(quota) // int(period))))
+        except (OSError, ValueError, ZeroDivisionError):
             continue
-        if quota > 0 and period > 0:
-            cpus = min(cpus, max(1, -(-quota // period)))
-        break
     return cpus
 
 
