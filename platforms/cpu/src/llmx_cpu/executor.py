@@ -46,6 +46,7 @@ class NativeExecutor:
             abis=frozenset({ABI}),
             features=frozenset({"late_mask", "host_logits"}),
         )
+        self._call = StepCall(self.limits.max_requests)
 
     # -- start ---------------------------------------------------------------------------------------------------------
 
@@ -116,7 +117,8 @@ class NativeExecutor:
             raise PlatformError(f"step {step.seq} was submitted before step {self._flying.step.seq} was collected: the native executor takes one at a time")
         if step.encode or step.draft_k or any(want is not None and want.hidden for want in step.want):
             raise PlatformError(f"step {step.seq} asks for encoders, device drafts or hidden states: the native executor has none of them")
-        one = StepCall(step, self._bundle.vocab_size)
+        one = self._call
+        one.begin(step)
         call("llmx_engine_step", self._need_engine(), C.addressof(one.args), C.addressof(one.result), not step.late)
         self._flying = one
         return Ticket(step.seq, tuple(step.slot.tolist()), one)
@@ -145,7 +147,7 @@ class NativeExecutor:
     def collect(self, ticket: Ticket) -> StepOutput:
         """The result of the outstanding step."""
         one, self._flying = self._flying, None
-        if one is None or one is not ticket.payload:
+        if one is None or one.step.seq != ticket.seq:
             raise PlatformError(f"step {ticket.seq} is not the one in flight")
         return one.output()
 

@@ -42,8 +42,9 @@ _VERSION = 1
 
 
 def _struct(name: str, fields: str) -> type[C.Structure]:
-    """A ctypes struct from "name:type ..." with types i (int32), l (int64), u (uint64), f (float), p (pointer), and [n] for arrays."""
-    kinds = {"i": C.c_int32, "l": C.c_int64, "u": C.c_uint64, "f": C.c_float, "p": C.c_void_p}
+    """A ctypes struct from "name:type ..." with types i (int32), l (int64), u (uint64), f (float), p (pointer),
+    b (pointer that also takes bytes, which the struct keeps), and [n] for arrays."""
+    kinds = {"i": C.c_int32, "l": C.c_int64, "u": C.c_uint64, "f": C.c_float, "p": C.c_void_p, "b": C.c_char_p}
     members: list[tuple[str, Any]] = []
     for field in fields.split():
         names, _, kind = field.partition(":")
@@ -76,7 +77,7 @@ class Joined(C.Structure):
 
 StepArgs: Any = _struct(
     "StepArgs",
-    "n,t,r,s,c,n_joined,n_left,n_kv_ops:i slot,q,start,tokens,head,samples,score,score_top,joined,left,new_blocks,n_new_blocks,kv_ops:p"
+    "n,t,r,s,c,n_joined,n_left,n_kv_ops:i slot,q,start,tokens,head,samples:b score,score_top,joined,left,new_blocks,n_new_blocks,kv_ops:p"
     " want_top,want_ids,want_ids_offset,mask,mask_open,mask_drop:p",
 )
 StepResult: Any = _struct("StepResult", "count,tokens,status,lp_ids,lp,rank,score_ids,score_lp,score_rank:p kmax,lp_width,score_width,pad:i t_us:l[3]")

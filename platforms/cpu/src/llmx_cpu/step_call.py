@@ -1,4 +1,4 @@
-"""StepCall: one Step as the structs of csrc/step.h, and the arrays of its result. Everything it points to lives as long as it."""
+"""StepCall: Steps as the structs of csrc/step.h, and the arrays of their results."""
 
 from __future__ import annotations
 
@@ -15,24 +15,50 @@ __all__ = ["StepCall"]
 
 
 class StepCall:
-    """Arguments and result of one step. `args` and `result` are handed to the library; `output()` is the StepOutput."""
+    """Steps as arguments of the library, one after the other: `begin` takes a step, `output` gives its result.
 
-    __slots__ = ("_keep", "args", "count", "lp", "lp_ids", "rank", "result", "score", "status", "step", "tokens")
+    `args` and `result` are handed to the library. After a forward the caches hold weights, and every other function that a step calls
+    comes from memory, 10 to 60 us each, however little it does: so inputs go over as bytes (a field of the struct keeps them alive), and
+    results lie in arrays whose addresses are known. max_requests: samples that results have room for at first.
+    """
 
-    def __init__(self, step: Step, vocab: int) -> None:
-        self.step = step
+    __slots__ = (
+        *("_drawn", "_drawn_at", "_keep", "_plain", "_samples", "_start", "_status", "_status_at", "_width"),
+        *("args", "lp", "lp_ids", "rank", "result", "score", "step"),
+    )
+
+    def __init__(self, max_requests: int) -> None:
+        self._make_room(2 * max_requests)
+        self._status = np.zeros(max_requests, np.uint8)
+        self._status_at = self._status.ctypes.data
+        self._start = np.empty(0, np.int32)  # what results are before the step: no counts, then tokens of -1
+        self._samples = self._width = 0
         self._keep: list[Any] = []
-        self.args: Any = StepArgs()
-        self.result: Any = StepResult()
-        self._rows(step)
+        self._plain = False  # the structs hold only what every step sets
+        self.begin(Step(0))
+
+    def _make_room(self, size: int) -> None:
+        """Room for results: a count per sample, then its tokens."""
+        self._drawn = np.zeros(size, np.int32)
+        self._drawn_at = int(self._drawn.ctypes.data)
+
+    def begin(self, step: Step) -> None:
+        """Take a step; the result of the one before has been taken by `output`."""
+        self.step = step
+        if not self._plain:
+            self._keep.clear()
+            self.args: Any = StepArgs()
+            self.result: Any = StepResult()
+        samples = self._rows(step)
         if step.joined or step.left.size:
             self._changes(step)
         self._blocks(step)
-        self._outputs(step)
+        self._outputs(step, samples)
         if step.want:
             self._wants(step)
         if len(step.score):
             self._scores(step)
+        self._plain = not self._keep and not step.late
 
     def _at(self, array: np.ndarray, dtype: Any = np.int32) -> int:
         """Address of the array as contiguous `dtype`, kept alive."""
@@ -41,11 +67,15 @@ class StepCall:
         address: int = array.__array_interface__["data"][0]
         return address
 
-    def _rows(self, step: Step) -> None:
-        args = self.args
+    def _rows(self, step: Step) -> bytes:
+        """The rows; gives the samples' bytes."""
+        args, samples = self.args, step.samples.tobytes()
         args.n, args.t, args.r, args.s = len(step.slot), len(step.tokens), len(step.head), len(step.samples)
-        args.slot, args.q, args.start = self._at(step.slot), self._at(step.q), self._at(step.start)
-        args.tokens, args.head, args.samples = self._at(step.tokens), self._at(step.head), self._at(step.samples)
+        args.slot, args.q, args.start = step.slot.tobytes(), step.q.tobytes(), step.start.tobytes()
+        args.tokens, args.head, args.samples = step.tokens.tobytes(), step.head.tobytes(), samples
+        if len(samples) != 12 * len(step.samples) or step.tokens.itemsize != 4:
+            raise TypeError(f"step {step.seq} has arrays of {step.samples.dtype} and {step.tokens.dtype}: the executor takes int32")
+        return samples
 
     def _changes(self, step: Step) -> None:
         joined = (JoinedC * max(1, len(step.joined)))()
@@ -78,18 +108,24 @@ class StepCall:
         if len(step.kv_ops):
             self.args.n_kv_ops, self.args.kv_ops = len(step.kv_ops), self._at(step.kv_ops)
 
-    def _outputs(self, step: Step) -> None:
-        samples, result = len(step.samples), self.result
-        kmax = int(step.samples[:, 2].max()) - 1 if samples else 0
-        self.count = np.zeros(samples, np.int32)
-        self.tokens = np.full((samples, 1 + kmax), -1, np.int32)
-        self.status = np.zeros(len(step.slot), np.uint8)
+    def _outputs(self, step: Step, samples: bytes) -> None:
+        count, result = len(step.samples), self.result
+        width = max(samples[8::12], default=1)  # the low bytes of column 2, which is 1 + drafts
+        if (count, width) != (self._samples, self._width):
+            self._samples, self._width = count, width
+            self._start = np.repeat(np.array([0, -1], np.int32), [count, count * width])
+        if self._start.size > self._drawn.size:
+            self._make_room(self._start.size)
+        if len(step.slot) > self._status.size:
+            self._status = np.zeros(len(step.slot), np.uint8)
+            self._status_at = self._status.ctypes.data
+        self._drawn[: self._start.size] = self._start
         self.lp_ids: np.ndarray | None = None
         self.lp: np.ndarray | None = None
         self.rank: np.ndarray | None = None
         self.score: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-        result.kmax = kmax
-        result.count, result.tokens, result.status = self._at(self.count), self._at(self.tokens), self._at(self.status, np.uint8)
+        result.kmax = width - 1
+        result.count, result.tokens, result.status = self._drawn_at, self._drawn_at + 4 * count, self._status_at
 
     def _wants(self, step: Step) -> None:
         ids = [np.empty(0, np.int32) if want is None or want.ids is None else want.ids for want in step.want]
@@ -97,7 +133,7 @@ class StepCall:
         width = max((1 + t + len(i) for t, i in zip(top, ids, strict=True) if t >= 0), default=0)
         if width == 0:
             return
-        shape = self.tokens.shape
+        shape = (len(step.samples), self._width)
         lp_ids, lp, rank = np.full((*shape, width), -1, np.int32), np.full((*shape, width), -np.inf, np.float32), np.zeros(shape, np.int32)
         self.lp_ids, self.lp, self.rank = lp_ids, lp, rank
         args, result = self.args, self.result
@@ -133,5 +169,8 @@ class StepCall:
             for (_, _, rows), top in zip(self.step.score.tolist(), self.step.score_top.tolist(), strict=True):
                 prompt_lp.append(PromptLogprobs(ids[at : at + rows, : 1 + top], lp[at : at + rows, : 1 + top], rank[at : at + rows]))
                 at += rows
+        samples, width = self._samples, self._width
+        drawn, status = self._drawn[: self._start.size].copy(), self._status[: len(self.step.slot)].copy()
+        count, tokens = drawn[:samples], drawn[samples:].reshape(samples, width)
         t = self.result.t_us
-        return StepOutput(self.step.seq, self.count, self.tokens, self.status, self.lp_ids, self.lp, self.rank, prompt_lp, t_us=(t[0], t[1], t[2]))
+        return StepOutput(self.step.seq, count, tokens, status, self.lp_ids, self.lp, self.rank, prompt_lp, t_us=(t[0], t[1], t[2]))
