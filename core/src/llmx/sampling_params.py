@@ -22,6 +22,7 @@ __all__ = [
     "MAX_BAD_WORDS",
     "MAX_N",
     "MAX_STOP_STRINGS",
+    "REFUSED_FIELDS",
     "REPETITION_RANGE",
     "RequestOutputKind",
     "SamplingParams",
@@ -34,7 +35,7 @@ MAX_BAD_WORDS = 128
 MAX_ASKED_IDS = 128  # logprob_token_ids
 REPETITION_RANGE = (0.01, 100.0)  # logits are divided by it: past these float32 logits overflow
 GENERATION_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")  # what a generation_config.json may set
-_REFUSED = {  # fields that are known elsewhere and have no meaning here yet, with what to do instead
+REFUSED_FIELDS = {  # fields that are known elsewhere and have no meaning here yet, with what to do instead
     "logits_processors": "processors per request are not supported; use logit_bias, allowed_token_ids or bad_words",
     "extra_args": "nothing here reads them: custom logits processors are not supported",
     "prompt_logprob_token_ids": "prompt_logprobs=-1 gives every token's",
@@ -129,7 +130,7 @@ class SamplingParams:
         self._check_numbers()
         self._check_lists()
         self._check_output()
-        for name, remedy in _REFUSED.items():
+        for name, remedy in REFUSED_FIELDS.items():
             if getattr(self, name):
                 raise RequestError(f"{name} is set: leave it out: {remedy}", field=name)
 
