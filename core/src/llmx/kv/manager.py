@@ -33,6 +33,7 @@ class KVManager:
         self.block_tokens = max((need.block_tokens for need in self.needs if need.spec.kind != "state"), default=1)
         self._new_blocks: list[list[tuple[int, int, int]]] = [[] for _ in self.needs]
         self._ops: list[tuple[int, int, int, int]] = []
+        self._unchanged = tuple(np.empty((0, 3), np.int32) for _ in self.needs), np.empty((0, 4), np.int32)
         self.prefix_queries = 0  # tokens looked up, since the start
         self.prefix_hits = 0  # tokens found
 
@@ -184,6 +185,8 @@ class KVManager:
 
     def take_changes(self) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
         """(new_blocks per group i32 [n, 3], kv_ops i32 [m, 4]) recorded since the last call; for the Step being built."""
+        if not self._ops and not any(self._new_blocks):  # most steps
+            return self._unchanged
         tables = tuple(np.array(rows, dtype=np.int32).reshape(-1, 3) for rows in self._new_blocks)
         ops = np.array(self._ops, dtype=np.int32).reshape(-1, 4)
         self._new_blocks = [[] for _ in self.needs]
