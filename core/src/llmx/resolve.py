@@ -38,23 +38,25 @@ def resolve(
     """
     environ = os.environ if environ is None else environ
     changes: dict[str, Change] = {}
+    labels: dict[str, str] = {}  # how the user wrote each name
     config = EngineConfig()
     file = _from_file(config_file or environ.get(_CONFIG_VARIABLE) or None)
     for source, values in (("env", _from_environment(environ)), ("file", file), ("flag", dict(options or {}))):
-        for option, value in _converted(source, values).items():
+        for option, (value, label) in _converted(source, values).items():
             config = set_path(config, option.path, value)
+            labels[option.path] = label
             changes[option.path] = Change(option.path, "(hidden)" if option.secret else str(value), source)
     config = set_path(config, "platform.options", platform_options(environ))
     if config.model.cache_dir is None:
         config = set_path(config, "model.cache_dir", _cache_dir(environ))
-    _check(config)
+    _check(config, labels)
     return config, list(changes.values())
 
 
-def _converted(source: str, values: Mapping[str, Any]) -> dict[Option, Any]:
-    """The options that one source sets. Raises ConfigError for a name that is unknown, refused or given under two spellings."""
+def _converted(source: str, values: Mapping[str, Any]) -> dict[Option, tuple[Any, str]]:
+    """The options that one source sets: value and name as written. Raises ConfigError for a name that is unknown, refused or given under two spellings."""
     table = {name: option for option in OPTIONS for name in (option.name, *option.aliases)}
-    found: dict[Option, Any] = {}
+    found: dict[Option, tuple[Any, str]] = {}
     for name, raw in values.items():
         option = table.get(name)
         if raw is None:
@@ -65,7 +67,7 @@ def _converted(source: str, values: Mapping[str, Any]) -> dict[Option, Any]:
         elif option in found:
             raise ConfigError(f"{label} is given twice, also as {_label(source, option.name)}: leave one out", field=option.name)
         else:
-            found[option] = convert(option, raw, label)
+            found[option] = convert(option, raw, label), label
     return found
 
 
@@ -101,8 +103,8 @@ def platform_options(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     owners = {entry.name.upper() for group in _OWNERS for entry in entry_points(group=group)} if found else set()
     for name, _ in found:
         if not any(name.startswith(f"LLMX_{owner}_") for owner in owners):
-            near = get_close_matches(name, own, n=1)
-            hint = f"did you mean {near[0]}?" if near else "it is neither an option (docs/configuration.md) nor of an installed platform or plugin: unset it"
+            near = get_close_matches(name.removeprefix("LLMX_"), [one.removeprefix("LLMX_") for one in own], n=1)
+            hint = f"did you mean LLMX_{near[0]}?" if near else "it is neither an option (docs/configuration.md) nor of an installed platform or plugin: unset it"
             raise ConfigError(f"environment variable {name} is not known: {hint}", field=name)
     return tuple(found)
 
@@ -184,7 +186,7 @@ def _from_file(path: str | None) -> dict[str, Any]:
     return {str(name).replace("-", "_"): value for name, value in data.items()}
 
 
-def _check(config: EngineConfig) -> None:
+def _check(config: EngineConfig, labels: Mapping[str, str]) -> None:
     """Ranges that a type does not say."""
     rules = (
         ("model.max_model_len", config.model.max_model_len, 1, None),
@@ -206,5 +208,5 @@ def _check(config: EngineConfig) -> None:
     )
     for path, value, low, high in rules:
         if value is not None and (value < low or (high is not None and value > high)):
-            name = next(option.flag for option in OPTIONS if option.path == path)
+            name = labels.get(path) or next(option.flag for option in OPTIONS if option.path == path)
             raise ConfigError(f"{name} is {value}: it must be " + (f"in {low}..{high}" if high is not None else f"at least {low}"), field=path)
