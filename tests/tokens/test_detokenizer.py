@@ -103,3 +103,19 @@ def test_the_reference_of_replacement_is_the_codec(sentencepiece: Callable[..., 
     tokenizer = sentencepiece()
     data = b"\xf0\x9f\x91a\xe4\xbd\xff\xc3\xa9\xed\xa0\x80"
     assert Detokenizer(tokenizer).extend(3 + byte for byte in data) == codecs.decode(data, "utf-8", "replace")
+
+
+class _Spaced:
+    """Two special tokens whose text begins with a space, and a word that does too."""
+
+    special_ids = frozenset({0, 1})
+    strips_leading_space = False
+
+    def token_bytes(self, token: int) -> bytes:
+        return (b" <s>", b" </s>", b" word")[token]
+
+
+@pytest.mark.parametrize(("spaces", "text"), [(True, " word <s> </s> word </s>"), (False, " word <s></s> word </s>")])
+def test_special_tokens_lose_the_space_between_them(spaces: bool, text: str) -> None:
+    shown = Detokenizer(_Spaced(), skip_special_tokens=False, spaces_between_special_tokens=spaces)  # type: ignore[arg-type]
+    assert shown.extend([2, 0, 1, 2, 1]) == text
