@@ -96,7 +96,7 @@ def test_every_method_and_argument_is_in_the_table() -> None:
         assert list(inspect.signature(public[name]).parameters)[1:] == sorted(arguments, key=list(inspect.signature(public[name]).parameters).index), name
 
 
-@pytest.mark.parametrize(("method", "argument"), CALLS, ids=".".join)
+@pytest.mark.parametrize(("method", "argument"), CALLS, ids=[".".join(call) for call in CALLS])
 def test_an_argument_has_its_effect_or_is_refused(method: str, argument: str, llm: LLM, ordered: LLM) -> None:
     check = ARGUMENTS[method][argument]
     if isinstance(check, Refused):

@@ -1,8 +1,8 @@
 """Beam search on top of an engine: every round each live beam asks for one token's logprobs; its prefix comes from the KV cache.
 
-The rules are those of transformers with early_stopping="never": of all continuations of all live beams the 2 x width most
-likely are looked at; those of the first `width` that end are done, and the first `width` that do not end live on. Done
-answers are ranked by cumulative logprob / new tokens ** length_penalty, EOS counted as a token.
+The rules are those of transformers with early_stopping="never": of all continuations of all live beams, best first, those of the
+first `width` that end are done, and the first `width` that do not end live on. Done answers are ranked by
+cumulative logprob / new tokens ** length_penalty, EOS counted as a token.
 """
 
 from __future__ import annotations
@@ -61,13 +61,18 @@ class BeamSearch:
     def __post_init__(self) -> None:
         self.live = [BeamSearchSequence(list(self.prompt.ids), [])]
 
+    @property
+    def num_wanted(self) -> int:
+        """So many candidates that `width` of them do not end, even if every other is an end."""
+        return (1 + len(self.eos_ids)) * self.params.beam_width
+
     def advance(self, rows: Sequence[TokenLogprobs]) -> None:
-        """The next token's logprobs of each live beam, at least the 2 x width most likely ones."""
+        """The next token's logprobs of each live beam, at least the `num_wanted` most likely ones."""
         width, last = self.params.beam_width, len(self.live[0].logprobs) + 1 >= self.max_new
-        options = [(beam.cum_logprob + one.logprob, beam, row, one.token_id) for beam, row in zip(self.live, rows, strict=True) for one in row.top[: 2 * width]]
+        options = [(beam.cum_logprob + one.logprob, beam, row, one.token_id) for beam, row in zip(self.live, rows, strict=True) for one in row.top[: self.num_wanted]]
         options.sort(key=lambda option: -option[0])
         live: list[BeamSearchSequence] = []
-        for place, (total, beam, row, token) in enumerate(options[: 2 * width]):
+        for place, (total, beam, row, token) in enumerate(options[: self.num_wanted]):
             ends = token in self.eos_ids
             if (ends or last) and place < width:
                 self._finish(total, beam, row, token)
@@ -119,14 +124,14 @@ class BeamSearcher:
         with bar.over(len(searches)):
             for first in range(0, len(searches), at_once):
                 while live := [one for one in searches[first : first + at_once] if one.live]:
-                    self._round(live, params.beam_width)
+                    self._round(live)
                     for _ in range(sum(not one.live for one in live)):
                         bar.count()
         return [one.result(lambda ids: tokenizer.decode(ids, params.skip_special_tokens)) for one in searches]
 
-    def _round(self, searches: list[BeamSearch], width: int) -> None:
+    def _round(self, searches: list[BeamSearch]) -> None:
         """One token for every live beam of these searches."""
-        top = min(2 * width, self.engine.info.vocab_size)
+        top = min(searches[0].num_wanted, self.engine.info.vocab_size)
         ask = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, logprobs=top, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
         rows: dict[str, TokenLogprobs | None] = {}
         try:
