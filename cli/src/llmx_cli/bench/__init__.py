@@ -1,10 +1,10 @@
-"""`llmx bench`: how fast a model runs here (throughput, latency, startup), and what clients of a server see (serve)."""
+"""`llmx bench`: how fast a model runs here (throughput, latency, startup, kernels), and what clients of a server see (serve)."""
 
 from __future__ import annotations
 
 import typer
 
-from llmx_cli.bench import latency, serve, startup, throughput
+from llmx_cli.bench import kernels, latency, serve, startup, throughput
 
 __all__ = ["app"]
 
@@ -13,3 +13,4 @@ app.command("throughput")(throughput.throughput)
 app.command("latency")(latency.latency)
 app.command("startup")(startup.startup)
 app.command("serve")(serve.serve)
+app.command("kernels")(kernels.kernels)

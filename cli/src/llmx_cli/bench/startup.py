@@ -31,10 +31,9 @@ def startup(
     cold, warm = [], []
     with tempfile.TemporaryDirectory(prefix="llmx-bench-") as folder:
         for index in range(num_iters_cold):
-            cold.append(_start(settings, f"{folder}/cold{index}"))
-        _start(settings, f"{folder}/warm")
+            cold.append(_start(settings, f"{folder}/{index}"))
         for _ in range(num_iters_warm):
-            warm.append(_start(settings, f"{folder}/warm"))
+            warm.append(_start(settings, f"{folder}/0"))  # where a cold start was
     result = {"cold": _summary(cold), "warm": _summary(warm)}
     if as_json:
         typer.echo(json.dumps(result, indent=2))
