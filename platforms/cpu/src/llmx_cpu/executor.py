@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as C
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,7 @@ class NativeExecutor:
             max_requests=self.limits.max_requests,
             vocab=self._bundle.vocab_size,
         )
+        self._matrices = packer.matrices
         call("llmx_engine_tape", engine, C.addressof(self._tape.struct))
         self._bundle.weights.close()
         progress("weights", 1.0)
@@ -97,6 +99,7 @@ class NativeExecutor:
             to.block_bytes, to.num_blocks = group.need.block_bytes, group.num_blocks
             to.max_blocks = -(-plan.max_model_len // BLOCK_TOKENS) + 1
             records += [self._record(spec, index, i * self._layer_bytes(spec)) for i in range(len(states))]
+        self._kv_tokens = min((to.num_blocks - 1 for to in groups), default=0) * BLOCK_TOKENS
         array = (StateRecord * max(1, len(records)))(*records)
         try:
             call("llmx_engine_kv", self._need_engine(), C.addressof(groups), len(groups), C.addressof(array), len(records))
@@ -154,12 +157,28 @@ class NativeExecutor:
     # -- between steps -------------------------------------------------------------------------------------------------
 
     def control(self, cmd: Control) -> Reply:
-        """`stats` answers; anything else is refused by name."""
+        """`stats` answers, and `profile` (rows, contexts, repeats) with the kernels' times; anything else is refused by name."""
+        if cmd.kind == "profile" and self._tape is not None:
+            return self._profile(**cmd.args)
         if cmd.kind != "stats" or self._engine is None:
             return Reply(False, error=f"the native executor does not know the control {cmd.kind!r}")
         lib, engine = library(), self._engine
         numbers = {"weight_bytes": lib.llmx_engine_weight_bytes(engine), "phases": lib.llmx_engine_phases(engine)}
         return Reply(True, {"isa": self._isa, "threads": self._threads, **numbers})
+
+    def _profile(self, rows: Sequence[int], contexts: Sequence[int], repeats: int) -> Reply:
+        """Times of the kernels; pages are overwritten, so nothing may run, and prefixes must be forgotten before something does again."""
+        if self._tape is None or any(self.history(slot) is not None for slot in range(self.limits.max_requests)):
+            return Reply(False, error="kernels are measured while no request runs")
+        from llmx_cpu.kernel_times import Loaded, kernel_times
+
+        specs = [spec for spec, states in self._groups.items() for _ in states]
+        value_bytes = sum(map(self._layer_bytes, specs)) / max(1, sum(BLOCK_TOKENS * s.kv_heads * (s.head_dim + s.v_head_dim) for s in specs))
+        loaded = Loaded(
+            *(self._need_engine(), self._isa, self._threads, self._activations, self._tape, self._matrices, specs, value_bytes),
+            *(self.limits.max_tokens, min(self._bundle.max_model_len, self._kv_tokens), lambda step: self.collect(self.submit(step)), len(self._groups)),
+        )
+        return Reply(True, kernel_times(loaded, rows, contexts, repeats))
 
     def check_slots(self, expected: dict[int, list[int]]) -> None:
         """Raise AssertionError unless exactly these slots are in use with these tokens first (tests)."""

@@ -45,6 +45,7 @@ class Packer:
     progress: Progress
     handles: dict[Key, int] = field(default_factory=dict)
     vectors: dict[Any, int] = field(default_factory=dict)
+    matrices: dict[int, tuple[str, int, int]] = field(default_factory=dict)  # handle -> (packed storage, rows, columns)
 
     def weight(self, ref: WeightRef) -> int:
         """Handle of a packed matrix. Raises ModelError for a storage that there are no kernels for."""
@@ -86,4 +87,6 @@ class Packer:
         data = np.ascontiguousarray(tensor.data).reshape(rows, -1)
         stored = WEIGHT_TYPES[tensor.dtype]
         packed = WEIGHT_TYPES["f32"] if self.full else stored
-        return call("llmx_engine_weight", self.engine, stored, packed, int(self.int8), rows, cols, pointer(data), cols // elements * size)
+        handle = call("llmx_engine_weight", self.engine, stored, packed, int(self.int8), rows, cols, pointer(data), cols // elements * size)
+        self.matrices[handle] = ("f32" if self.full else tensor.dtype, rows, cols)
+        return handle
