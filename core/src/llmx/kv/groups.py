@@ -43,7 +43,8 @@ def plan_kv(needs: Sequence[GroupNeed], *, kv_bytes: int, max_requests: int, max
             shorten = f"set --max-model-len to {fits} or less, or " if fits else ""
             raise ConfigError(
                 f"the KV cache of {plan.total_bytes / 2**20:.0f} MiB holds {group.num_blocks - 1} blocks of {group.need.block_tokens} tokens, "
-                f"but one request of max_model_len = {max_model_len} needs {wanted} ({per_request / 2**20:.0f} MiB for all groups): {shorten}give the cache more memory with --kv-cache-memory-bytes",
+                f"but one request of max_model_len = {max_model_len} needs {wanted} ({per_request / 2**20:.0f} MiB for all groups): "
+                f"{shorten}give the cache more memory with --kv-cache-memory-bytes",
                 field="max_model_len",
             )
     return plan

@@ -29,13 +29,13 @@ def reader_protocol(timeout_s: float) -> type[asyncio.Protocol]:
             self._cut: asyncio.TimerHandle | None = None
 
         def pause_writing(self) -> None:
-            """The client has stopped reading."""
+            """The client does not keep up."""
             super().pause_writing()
             if timeout_s > 0:
-                self._cut = asyncio.get_running_loop().call_later(timeout_s, self._cut_off)
+                self._look_later()
 
         def resume_writing(self) -> None:
-            """It reads again."""
+            """It has caught up."""
             self._forgive()
             super().resume_writing()
 
@@ -49,8 +49,16 @@ def reader_protocol(timeout_s: float) -> type[asyncio.Protocol]:
                 self._cut.cancel()
                 self._cut = None
 
-        def _cut_off(self) -> None:
-            _log.warning("%s has not read its answer for %g s (--reader-timeout): cut off", self.transport.get_extra_info("peername"), timeout_s)
-            self.transport.abort()
+        def _look_later(self) -> None:
+            left = self.transport.get_write_buffer_size()
+            self._cut = asyncio.get_running_loop().call_later(timeout_s, self._look, left)
+
+        def _look(self, left_before: int) -> None:
+            if self.transport.get_write_buffer_size() < left_before:
+                self._look_later()  # slow, but it reads
+            else:
+                client = self.transport.get_extra_info("peername")
+                _log.warning("client %s has not read its answer for %g s (--reader-timeout): cut off", client, timeout_s)
+                self.transport.abort()
 
     return ReaderTimeout
