@@ -92,6 +92,8 @@ class ServerConfig:
     uds: str = ""  # path of a Unix socket to listen on instead of host and port
     api_keys: tuple[str, ...] = ()
     root_path: str = ""
+    tool_parser: str = "auto"  # how the model writes tool calls: a name of llmx.answers, auto (told from the chat template) or none
+    reasoning_parser: str = "auto"
     log_level: str = "info"
     log_format: str = "text"  # text or json
     drain_timeout_s: float = 30.0  # SIGTERM: running requests may finish for this long

@@ -53,7 +53,6 @@ def _all_zero(raw: Any) -> bool:
 
 _ONE_DEVICE = "an engine runs on one device: start one server per device (--device, --port) behind a load balancer, or leave it out"
 _LORA = "adapters are not served: merge the adapter into the model's weights and serve the result"
-_TOOLS = "tool calls are not parsed: leave it out; requests with tools are answered 400"
 _DRAFTS = "there is no drafting: leave it out; answers are the same, each step gives one token per request"
 _TEXT_ONLY = "models take text only: leave it out"
 _CODE = "no code of a model's repository is run: leave it out; a plugin can add an architecture (docs/hooks.md)"
@@ -99,9 +98,9 @@ FOREIGN: tuple[ForeignOption, ...] = (
     ForeignOption("language_model_only", "bool", ("true",), _TEXT_ONLY),
     ForeignOption("enable_lora", "bool", ("false",), _LORA),
     ForeignOption("attention_backend", "text", ("auto",), "`llmx explain MODEL` lists the providers: choose one with --kernel attention=PROVIDER"),
-    ForeignOption("reasoning_parser", "text", ("",), "reasoning stays in the answer's text: leave it out"),
     ForeignOption("disable_log_stats", "bool", ("true",), "no statistics are written to the log: read them from /metrics"),
-    ForeignOption("enable_auto_tool_choice", "bool", ("false",), _TOOLS, server=True),
+    ForeignOption("enable_auto_tool_choice", "bool", ("true",), "tool_choice auto is always open: leave it out, or send tool_choice none", server=True),
+    ForeignOption("exclude_tools_when_tool_choice_none", "bool", ("true",), "tools that may not be called are not shown to the model", server=True),
     ForeignOption("enable_request_id_headers", "bool", ("true",), "X-Request-Id is always sent back: leave it out", server=True),
     ForeignOption("enable_prompt_tokens_details", "bool", ("true",), "usage always tells the cached tokens: leave it out", server=True),
     ForeignOption("response_role", "text", ("assistant",), "answers have the role assistant: leave it out", server=True),
@@ -114,8 +113,10 @@ REFUSED: dict[str, str] = {
     for why, names in (
         (_LORA, "lora_modules max_loras max_lora_rank max_cpu_loras lora_dtype fully_sharded_loras lora_target_modules default_mm_loras lora_extra_vocab_size"),
         (_LORA, "enable_tower_connector_lora specialize_active_lora enable_mixed_moe_lora_format enable_moe_shared_loras max_lora_cls_labels"),
-        (_TOOLS, "tool_call_parser tool_parser_plugin tool_strict_level tool_server exclude_tools_when_tool_choice_none"),
-        ("reasoning stays in the answer's text: leave it out", "reasoning_parser_plugin reasoning_config"),
+        ("formats are in docs/tool-calling.md: choose one with --tool-call-parser or --reasoning-parser", "tool_parser_plugin reasoning_parser_plugin"),
+        ("strict is a field of each tool: leave it out", "tool_strict_level"),
+        ("tools are run by the client: leave it out", "tool_server"),
+        ("there is no thinking budget: leave it out; max_tokens limits the whole answer", "reasoning_config"),
         (_DRAFTS, "speculative_config spec_method spec_model spec_tokens speculative_model num_speculative_tokens per_request_spec_decode_metrics"),
         (_ONE_DEVICE, "data_parallel_rank data_parallel_start_rank data_parallel_size_local data_parallel_address data_parallel_rpc_port"),
         (_ONE_DEVICE, "data_parallel_hybrid_lb data_parallel_external_lb data_parallel_multi_port_external_lb data_parallel_supervisor_port"),

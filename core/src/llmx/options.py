@@ -117,6 +117,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("grammar_timeout", "structured.timeout_s", "float", "seconds that compiling one schema or grammar may take"),
     Option("host", "server.host", "str", "address to listen on", server=True),
     Option("port", "server.port", "int", "port to listen on", server=True),
+    Option(
+        "tool_call_parser", "server.tool_parser", "str", "how the model writes tool calls: auto (told from its chat template), none, or a name", server=True
+    ),
+    Option("reasoning_parser", "server.reasoning_parser", "str", "how the model marks its reasoning: auto, none, or a name", server=True),
     Option("uds", "server.uds", "str", "path of a Unix socket to listen on, instead of host and port", server=True),
     Option("api_key", "server.api_keys", "list", "key that clients must send; several are allowed", server=True, secret=True),
     Option("root_path", "server.root_path", "str", "path prefix behind a proxy", server=True),

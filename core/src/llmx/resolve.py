@@ -209,4 +209,6 @@ def _check(config: EngineConfig, labels: Mapping[str, str]) -> None:
     for path, value, low, high in rules:
         if value is not None and (value < low or (high is not None and value > high)):
             name = labels.get(path) or next(option.flag for option in OPTIONS if option.path == path)
+            same = next((option.aliases for option in OPTIONS if option.path == path and option.flag == name), ())
+            name += f" (also {', '.join('--' + alias.replace('_', '-') for alias in same)})" if same else ""
             raise ConfigError(f"{name} is {value}: it must be " + (f"in {low}..{high}" if high is not None else f"at least {low}"), field=path)
