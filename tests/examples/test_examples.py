@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import socket
@@ -77,6 +78,53 @@ def test_chat() -> None:
     cached = [int(n) for n in re.findall(r"(\d+) of them cached", out)]
     assert len(cached) == 2
     assert cached[1] > 0  # the second turn starts with the first one
+
+
+def test_chat_batch() -> None:
+    out = run("chat_batch.py")
+    assert "<|im_start|>user\nWhat is the capital of France?<|im_end|>" in out
+    assert out.count("Generated text: 'The capital of France is Paris.'") == 3
+
+
+def test_seeds_and_n() -> None:
+    lines = run("seeds_and_n.py").splitlines()
+    assert [line[:4] for line in lines] == ["1.0:", "1.1:", "1.2:", "2.0:", "2.1:", "2.2:"]
+    first, again = [line[4:] for line in lines[:3]], [line[4:] for line in lines[3:]]
+    assert first == again
+    assert len(set(first)) == 3
+
+
+def test_logprobs() -> None:
+    lines = run("logprobs.py").splitlines()
+    shares = [[float(share) for share in re.findall(r"' (0\.\d+)", line)] for line in lines if line.startswith("answer")]
+    assert len(shares) == 4
+    assert all(row == sorted(row, reverse=True) and sum(row) <= 1.001 for row in shares)
+    assert lines[4].startswith("answer ' Paris' of ' Paris'")
+    assert "rank 1" in lines[1]
+
+
+def test_prefix_caching() -> None:
+    lines = run("prefix_caching.py").splitlines()
+    assert all(re.match(r"48 of 6\d tokens cached -> '", line) for line in lines[:4])
+    assert lines[4:] == ["after a reset: 0"]
+
+
+def test_beam_search() -> None:
+    scores = [float(line[:7]) for line in run("beam_search.py").splitlines()]
+    assert len(scores) == 6
+    assert scores[:3] == sorted(scores[:3], reverse=True)
+    assert scores[3:] == sorted(scores[3:], reverse=True)
+
+
+def test_async_streaming() -> None:
+    lines = sorted(run("async_streaming.py").splitlines())
+    assert lines[0] == "long: abort"
+    assert [re.sub(r"'.*'|\".*\"", "TEXT", line) for line in lines[1:]] == [f"stream-{n}: TEXT in 12 pieces" for n in range(3)]
+
+
+def test_engine_loop() -> None:
+    done = {line[0]: len(ast.literal_eval(line[2:])) for line in run("engine_loop.py").splitlines()}
+    assert done == {"0": 1, "1": 1, "2": 2}
 
 
 def test_stream_openai(server: str) -> None:

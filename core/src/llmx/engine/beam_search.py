@@ -69,7 +69,8 @@ class BeamSearch:
     def advance(self, rows: Sequence[TokenLogprobs]) -> None:
         """The next token's logprobs of each live beam, at least the `num_wanted` most likely ones."""
         width, last = self.params.beam_width, len(self.live[0].logprobs) + 1 >= self.max_new
-        options = [(beam.cum_logprob + one.logprob, beam, row, one.token_id) for beam, row in zip(self.live, rows, strict=True) for one in row.top[: self.num_wanted]]
+        pairs = zip(self.live, rows, strict=True)
+        options = [(beam.cum_logprob + one.logprob, beam, row, one.token_id) for beam, row in pairs for one in row.top[: self.num_wanted]]
         options.sort(key=lambda option: -option[0])
         live: list[BeamSearchSequence] = []
         for place, (total, beam, row, token) in enumerate(options[: self.num_wanted]):
