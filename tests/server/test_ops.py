@@ -124,7 +124,8 @@ async def test_api_key_guards_every_route_by_default(engine: FakeEngine) -> None
         described = client.app.openapi()["paths"]  # type: ignore[attr-defined]
         paths = [(method.upper(), path) for path, methods in described.items() for method in methods] + [("GET", "/openapi.json")]
         assert len(paths) > 10
-        paths += [("POST", "/nope"), *(("GET", path) for path in ("//v1/models", "/v1/models/", "/HEALTH", "/health/x", "/health/"))]
+        paths += [("POST", "/nope")]
+        paths += [*(("GET", path) for path in ("//v1/models", "//health", "/v1/models/", "/HEALTH", "/health/x", "/health/"))]
         wrong = [{"authorization": value} for value in ("Bearer wrong", "first", "Basic first", "Bearer ", "Bearer first,x")]
         for method, path in paths:
             for headers in ({}, {"x-api-key": "first"}, *wrong):
@@ -134,8 +135,11 @@ async def test_api_key_guards_every_route_by_default(engine: FakeEngine) -> None
                 else:
                     assert response.status_code == 401, (method, path, headers)
                     assert response.headers["x-request-id"] and response.headers["www-authenticate"] == "Bearer"
+                    assert (await client.head(path, headers=headers)).status_code == 401
         for value in ("Bearer first", "bearer first", "BEARER k\u00e9y".encode()):
             assert (await client.get("/v1/models", headers={"authorization": value})).status_code == 200
+        refusals = (await client.get("/metrics", headers={"authorization": "Bearer first"})).text
+        assert 'llmx:request_rejections_total{model_name="fake-model",reason="invalid_api_key"}' in refusals
         assert (await client.options("/v1/models")).status_code != 401
     assert engine.started_ids == []
 

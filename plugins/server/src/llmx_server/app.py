@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -46,7 +47,8 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, phase: Phase = "rea
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(Exception, _on_exception)
     if config.server.api_keys:
-        app.add_middleware(ApiKeyGuard, keys=config.server.api_keys, root_path=config.server.root_path)
+        refused = partial(serving.metrics.rejected, "invalid_api_key")
+        app.add_middleware(ApiKeyGuard, keys=config.server.api_keys, root_path=config.server.root_path, on_refused=refused)
     app.add_middleware(RequestId)
     return app
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -17,12 +19,13 @@ class ApiKeyGuard:
     """ASGI middleware that answers 401 unless `Authorization: Bearer KEY` names one of `keys`.
 
     Default deny: a route added later is guarded without a change here. Preflight requests (OPTIONS) carry no key and reach
-    no handler that does work, so they pass.
+    no handler that does work, so they pass. on_refused is called for each 401.
     """
 
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...], root_path: str = "") -> None:
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...], root_path: str = "", on_refused: Callable[[], None] = lambda: None) -> None:
         self._app = app
-        self._keys = tuple(key.encode() for key in keys)
+        self._keys = tuple(_digest(key.encode()) for key in keys)
+        self._on_refused = on_refused
         self._open = OPEN_PATHS | {root_path.rstrip("/") + path for path in OPEN_PATHS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -30,6 +33,7 @@ class ApiKeyGuard:
         if scope["type"] == "lifespan" or self._passes(scope):
             await self._app(scope, receive, send)
             return
+        self._on_refused()
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 4401})
             return
@@ -45,6 +49,10 @@ class ApiKeyGuard:
         scheme, _, key = given.partition(b" ")
         if scheme.lower() != b"bearer":
             return False
-        # Every key is compared, each in constant time: how long it takes tells nothing about how near a guess was.
-        matches = [hmac.compare_digest(key.strip(), known) for known in self._keys]
+        # Digests of equal length, every one compared, each in constant time: how long it takes tells nothing about how near a guess was.
+        matches = [hmac.compare_digest(_digest(key.strip()), known) for known in self._keys]
         return any(matches)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
