@@ -59,7 +59,7 @@ class ParsedPrompt:
 
 def as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """The prompts of one call: a single one needs no list."""
-    if isinstance(prompts, str | Mapping) or _is_ids(prompts):
+    if isinstance(prompts, str | Mapping) or _is_ids(prompts) or getattr(prompts, "ndim", 0) == 1:
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
 
@@ -97,11 +97,19 @@ def parse_prompt(prompt: Prompt, tokenizer: Tokenizer, tokenization: Mapping[str
         if not isinstance(text, str):
             raise RequestError(f"the prompt is a {type(text).__name__}: give text or token ids", field="prompt")
         ids = tokenizer.encode(text, add_special_tokens=special)
-    elif text is not None and not isinstance(text, str) or any(not isinstance(token, int) for token in ids):
-        raise RequestError("the prompt must be text, or a list of whole numbers", field="prompt")
+    elif text is not None and not isinstance(text, str):
+        raise RequestError(f"the prompt's text is a {type(text).__name__}: it must be a string", field="prompt")
     if not isinstance(salt, str):
         raise RequestError(f"cache_salt is {salt!r}: it must be a string", field="cache_salt")
-    return ParsedPrompt(text, list(ids), salt)
+    return ParsedPrompt(text, _whole_numbers(ids), salt)
+
+
+def _whole_numbers(ids: Any) -> list[int]:
+    """Token ids from a list, a tuple or an array of any library."""
+    listed = ids.tolist() if hasattr(ids, "tolist") else ids
+    if not isinstance(listed, list | tuple) or any(not isinstance(token, int) for token in listed):
+        raise RequestError(f"the prompt is a {type(ids).__name__}: it must be text, or a list of whole numbers", field="prompt")
+    return list(listed)
 
 
 def _check_keys(prompt: Mapping[str, Any]) -> None:
