@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmx.options import OPTIONS, Option
+from llmx_cli.group import group
 from llmx_cli.options import Settings, with_settings
 from llmx_cli.table import print_table
 
@@ -16,12 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "show"]
 
-app = typer.Typer(help="Show every option with its value and where it comes from.", no_args_is_help=True)
-
-
-@app.callback()
-def _config() -> None:
-    """Keeps `show` a subcommand while it is the only one."""
+app = group("Show every option with its value and where it comes from.")
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Iterable
@@ -43,6 +44,9 @@ def _message(error: BaseException) -> str:
     if isinstance(error, UsageError) and hasattr(error, "possibilities"):
         return _unknown_option(str(error.option_name), error.possibilities or ())  # type: ignore[attr-defined]
     if isinstance(error, UsageError):  # a BadParameter of our own has no parameter, and needs no "Invalid value" before it
+        extra = re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", getattr(error, "message", ""))
+        if extra is not None:
+            return f"what is {extra[1]!r} for? An option with several values is given several times: --api-key A --api-key B; a text needs quotes"
         return str(error.message if getattr(error, "param", None) is None else error.format_message())  # type: ignore[attr-defined]
     if isinstance(error, LlmxError):
         return str(error)

@@ -108,7 +108,7 @@ def _switches(flags: list[str]) -> list[str]:
 
 def _model_argument() -> inspect.Parameter:
     text = "Embedded name, .gguf file, directory with config.json and safetensors, or hub model (org/name, org/name:QUANT). Default: smollm2-135m-instruct."
-    return _keyword("model_argument", str | None, typer.Argument(metavar="[MODEL]", help=text, show_default=False))
+    return _keyword("model_argument", str | None, typer.Argument(metavar="MODEL", help=text, show_default=False))
 
 
 def _common() -> list[inspect.Parameter]:

@@ -16,7 +16,7 @@ __all__ = ["WORDS", "with_words"]
 
 WORDS = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[MODEL] [TEXT]", help="A model as for `llmx serve`, a text in quotes to answer and end, or both.", show_default=False),
+    typer.Argument(metavar="MODEL TEXT", help="A model as for `llmx serve`, a text in quotes to answer and end, or both.", show_default=False),
 ]
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import typer
-
 from llmx_cli.bench import kernels, latency, serve, startup, throughput
+from llmx_cli.group import group
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Measure how fast a model runs here, or what clients of a server see.", no_args_is_help=True)
+app = group("Measure how fast a model runs here, or what clients of a server see.")
 app.command("throughput")(throughput.throughput)
 app.command("latency")(latency.latency)
 app.command("startup")(startup.startup)

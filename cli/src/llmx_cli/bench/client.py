@@ -6,6 +6,7 @@ A general client spends several times the processor time per event, and what the
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Callable, Mapping
 from time import perf_counter
@@ -74,7 +75,7 @@ class Client:
         try:
             _, connection = await loop.create_connection(_Connection, self._host, self._port, ssl=self._ssl)
         except OSError as error:
-            raise HttpFailure(f"{self._host}:{self._port} cannot be reached: {error.strerror or error}") from error
+            raise HttpFailure(f"{self._host}:{self._port} cannot be reached: {os.strerror(error.errno) if error.errno else error}") from error
         self.connections += 1
         return connection
 

@@ -110,12 +110,12 @@ def open_checkpoint(source: str, *, revision: str | None = None, download_dir: s
 
 
 def _nothing_there(source: str, path: Path) -> str:
-    near = difflib.get_close_matches(source.lower(), EMBEDDED, n=3)
+    near = difflib.get_close_matches(source.lower(), EMBEDDED, n=3) or [name for name in EMBEDDED if source and name.startswith(source.lower())]
     siblings = sorted(str(entry) for entry in path.parent.glob("*.gguf")) if path.parent.is_dir() and path.suffix == ".gguf" else []
     near += difflib.get_close_matches(str(path), siblings, n=3)
-    hint = f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+    hint = f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else "."
     return (
-        f"no model {source!r}: tried the embedded names ({', '.join(EMBEDDED)}), the file and the directory {path.absolute()}{hint}."
+        f"no model {source!r}: tried the embedded names ({', '.join(EMBEDDED)}), the file and the directory {path.absolute()}{hint}"
         " Give a .gguf file, a directory with config.json and safetensors, or a model of the Hugging Face hub as org/name or org/name:QUANT"
     )
 
