@@ -17,7 +17,7 @@ PAGE = "docs/structured-output.md"
 _LIMITS = {
     "oneOf": "alternatives must differ in type, or in a const of a required property; others are refused",
     "allOf": "intersections of most schemas; those that leave nothing are refused",
-    "properties": "written in the order of the schema",
+    "properties": "written in the order of the schema; at most 480 of one object may be optional",
     "patternProperties": "patterns must not overlap",
     "minProperties": "at most one more than required names",
     "maxProperties": "where all of `properties` are required, or 0 or 1",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from llmx.engine.request_input import TextPrompt, TokensPrompt
     from llmx.errors import ConfigError, EngineDead, LlmxError, ModelError, PlatformError, PluginError, RequestError
     from llmx.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+    from llmx.structured_params import StructuredOutputsParams
 
     AsyncEngineArgs = EngineArgs
 
@@ -44,6 +45,7 @@ __all__ = [
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
     "__version__",
@@ -62,6 +64,7 @@ _HOMES = {
     "RequestOutput": "llmx.engine.outputs:RequestOutput",
     "RequestOutputKind": "llmx.sampling_params:RequestOutputKind",
     "SamplingParams": "llmx.sampling_params:SamplingParams",
+    "StructuredOutputsParams": "llmx.structured_params:StructuredOutputsParams",
     "TextPrompt": "llmx.engine.request_input:TextPrompt",
     "TokensPrompt": "llmx.engine.request_input:TokensPrompt",
     **{name: f"llmx.errors:{name}" for name in __all__ if name.endswith(("Error", "Dead"))},

@@ -18,6 +18,7 @@ from llmx_llguidance.formats import with_own_formats
 
 __all__ = ["KEYWORDS", "lark_of"]
 
+_MAX_OPTIONAL = 480  # properties of one object that are not required; four parser items each, of 2,000
 _HEAD = '%llguidance {"no_forcing": true}\n'
 KEYWORDS = frozenset(
     "type const enum anyOf oneOf allOf $ref items prefixItems minItems maxItems properties required additionalProperties patternProperties minProperties "
@@ -56,7 +57,11 @@ def _json(schema: Any, whitespace: str) -> str:
 
 
 def _check_counts(schema: Any) -> None:
-    """llguidance may write a name that `properties` does not list twice, so it can count on one such property only."""
+    """What llguidance cannot count, or not in time.
+
+    It may write a name that `properties` does not list twice, so it can count on one such property only. Where every one of many
+    properties may come next, a mask would take tens of milliseconds, and then meet a limit of its parser.
+    """
     todo = [("#", schema)]
     while todo:
         pointer, value = todo.pop()
@@ -65,6 +70,10 @@ def _check_counts(schema: Any) -> None:
             if least - sure > 1:
                 why = f"is {least}, but only {sure} properties are required: at most {sure + 1} can be enforced; name more in required"
                 raise GrammarError(f"{pointer}/minProperties {why}")
+            optional = len(set(value.get("properties", ())) - set(value.get("required", ())))
+            if optional > _MAX_OPTIONAL:
+                why = f"has {optional} properties that are not required: at most {_MAX_OPTIONAL} can be enforced; require some, or nest them"
+                raise GrammarError(f"{pointer}/properties {why}")
             todo += [(inside, one) for inside, _, one in subschemas(value, pointer)]
 
 
