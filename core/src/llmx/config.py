@@ -20,7 +20,7 @@ class ModelConfig:
     served_names: tuple[str, ...] = ()  # names in the API; empty: derived from source
     max_model_len: int | None = None  # tokens, prompt and generated
     dtype: str = "auto"  # auto: weights as stored, bf16 pages; float32: everything in fp32
-    quantization: str | None = None  # what the checkpoint must have; None: whatever it has
+    quantization: str | None = None  # int8, int4: made while loading; else what the checkpoint must have; None: whatever it has
     load_format: str = "auto"  # auto, safetensors, gguf: what the files must be
     hf_overrides: Mapping[str, Any] = field(default_factory=dict)  # merged over config.json (or its equivalent of a GGUF file)
     generation_config: str = "auto"  # auto: the model's own; none; a folder or a file

@@ -13,12 +13,13 @@ from llmx.config import ModelConfig
 from llmx.errors import ConfigError, ModelError, ProgramError
 from llmx.executor.bundle import ModelBundle
 from llmx.models.builtin import builtin_models
-from llmx.models.overrides import as_asked
+from llmx.models.overrides import as_asked, quantised_as_asked
 from llmx.models.registry import ModelDef, ModelFacts, ModelRegistry, TensorLayout
-from llmx.program.ops import Model
+from llmx.program.ops import Model, QuantOf
 from llmx.program.verify import verify
 from llmx.tokens.source import TokenizerSource
 from llmx.weights.gguf_source import GgufSource
+from llmx.weights.host_tensor import WeightSource
 from llmx.weights.names import norms_are_whole, rows_are_pairs
 from llmx.weights.sources import EMBEDDED, Checkpoint, find_cached, hub_name, locate, open_checkpoint
 from llmx.weights.transforms import transformed_shape
@@ -70,13 +71,14 @@ def load_model(config: ModelConfig, registry: ModelRegistry | None = None) -> Lo
     """
     checkpoint = _open(config)
     definition, summary = _summarise(config, checkpoint, registry or builtin_models())
-    model = _build(checkpoint, definition)
-    warnings = _check_weights(checkpoint, model, definition)
+    weights, notes = quantised_as_asked(checkpoint, config.quantization, summary.vocab_size)
+    model = _build(checkpoint, definition, weights.quant)
+    warnings = [*notes, *_check_weights(checkpoint, weights, model, definition)]
     bundle = ModelBundle(
         name=summary.name,
         architecture=summary.architecture,
         model=model,
-        weights=checkpoint.weights,
+        weights=weights,
         vocab_size=summary.vocab_size,
         max_model_len=summary.max_model_len,
         digest=_digest(checkpoint, model, config.hf_overrides),
@@ -133,7 +135,7 @@ def _summarise(config: ModelConfig, checkpoint: Checkpoint, registry: ModelRegis
     )
 
 
-def _build(checkpoint: Checkpoint, definition: ModelDef) -> Model:
+def _build(checkpoint: Checkpoint, definition: ModelDef, quant: QuantOf) -> Model:
     """The verified Programs. Raises ModelError naming the file for a configuration that describes no model."""
     source, layers = checkpoint.weights, checkpoint.config.get("num_hidden_layers")
     if isinstance(layers, int) and layers > len(list(source.names())):
@@ -143,7 +145,7 @@ def _build(checkpoint: Checkpoint, definition: ModelDef) -> Model:
         stored_as = source.metadata["general.architecture"]
         layout = TensorLayout(rope_pairs=rows_are_pairs(stored_as), norms_whole=norms_are_whole(stored_as))
     try:
-        model = definition.build(checkpoint.config, source.quant, layout)
+        model = definition.build(checkpoint.config, quant, layout)
         verify(model)
     except ModelError as error:
         raise error if error.path else ModelError(str(error), path=checkpoint.path) from error
@@ -193,9 +195,9 @@ def _valid_ids(values: Iterable[Any], vocab_size: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(v for v in values if isinstance(v, int) and not isinstance(v, bool) and 0 <= v < vocab_size))
 
 
-def _check_weights(checkpoint: Checkpoint, model: Model, definition: ModelDef) -> list[str]:
+def _check_weights(checkpoint: Checkpoint, source: WeightSource, model: Model, definition: ModelDef) -> list[str]:
     """Every parameter has a tensor of its shape, every tensor is used: returns warnings, raises ModelError."""
-    source, used = checkpoint.weights, set()
+    used = set()
     for ref in model.weights().values():
         used.add(ref.name)
         quant, stored = source.quant(ref.name), source.shape(ref.name)
@@ -224,10 +226,13 @@ def _check_weights(checkpoint: Checkpoint, model: Model, definition: ModelDef) -
 def _digest(checkpoint: Checkpoint, model: Model, overrides: Mapping[str, Any]) -> str:
     """sha256 over the tensors that the model uses: names, types, shapes, and both ends of each; and over what the user changed."""
     digest = hashlib.sha256(json.dumps(overrides, sort_keys=True).encode() if overrides else b"")
-    for name in sorted({ref.name for ref in model.weights().values()}):
+    stored_as = {ref.name: str(ref.quant) for ref in model.weights().values()}
+    for name in sorted(stored_as):
         tensor = checkpoint.weights.raw(name)
         flat = tensor.data.reshape(-1)
         digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
+        if stored_as[name] != tensor.dtype:
+            digest.update(f"as {stored_as[name]}\n".encode())
         digest.update(flat[:_EDGE_BYTES].tobytes())
         digest.update(flat[-_EDGE_BYTES:].tobytes())
     return digest.hexdigest()

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from llmx.config import ModelConfig
 from llmx.errors import ConfigError
 from llmx.sampling_params import GENERATION_DEFAULTS
+from llmx.weights.at_load import SCHEMES, QuantisedSource
+from llmx.weights.host_tensor import WeightSource
 from llmx.weights.json_file import read_json_object
 
 if TYPE_CHECKING:
     from llmx.weights.sources import Checkpoint
 
-__all__ = ["as_asked"]
+__all__ = ["as_asked", "quantised_as_asked"]
 
 _KEPT = ("eos_token_id",)  # where text ends is a fact of the model, no default of sampling
 
@@ -34,9 +36,24 @@ def _check_format(checkpoint: Checkpoint, wanted: str) -> None:
         raise ConfigError(f"--load-format is {wanted}, but {checkpoint.path} holds {found}: give {found} or auto", field="load_format")
 
 
+def quantised_as_asked(checkpoint: Checkpoint, wanted: str | None, vocab_size: int) -> tuple[WeightSource, list[str]]:
+    """The weights, quantised while they are read for `wanted` int8 or int4; and what the user should know of it."""
+    if wanted is None or wanted.lower() not in SCHEMES:
+        return checkpoint.weights, []
+    source = QuantisedSource(checkpoint.weights, wanted.lower(), vocab_size, checkpoint.path)
+    kept = f"{len(source.kept)} matrices stay as they are stored: their columns are no multiple of 32 ({source.kept[0]}, ...)" if source.kept else ""
+    return source, [kept] if kept else []
+
+
 def _check_quantization(checkpoint: Checkpoint, wanted: str | None) -> None:
     """GGUF files have block types, other checkpoints may name a method in their config.json."""
     if wanted is None:
+        return
+    if wanted.lower() in SCHEMES:
+        blocks = sorted({str(quant) for name in checkpoint.weights.names() if (quant := checkpoint.weights.quant(name)).scheme != "dense"})
+        if blocks:
+            why = f"{checkpoint.path} is quantised already ({', '.join(blocks)}), and such weights run as they are stored"
+            raise ConfigError(f"--quantization is {wanted}, but {why}: leave it out", field="quantization")
         return
     method = checkpoint.config.get("quantization_config")
     named = str(method.get("quant_method")).lower() if isinstance(method, dict) else None
@@ -46,8 +63,8 @@ def _check_quantization(checkpoint: Checkpoint, wanted: str | None) -> None:
     else:
         found = {named or "none"}
     if wanted.lower() not in found:
-        listed = ", ".join(sorted(found))
-        raise ConfigError(f"--quantization is {wanted}, but {checkpoint.path} has {listed}: leave it out; weights run as they are stored", field="quantization")
+        remedy = f"leave it out, or give {' or '.join(SCHEMES)} to quantise dense weights"
+        raise ConfigError(f"--quantization is {wanted}, but {checkpoint.path} has {', '.join(sorted(found))}: {remedy}", field="quantization")
 
 
 def _generation(checkpoint: Checkpoint, wanted: str) -> dict[str, Any]:
