@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from llmx_cli.bench.datasets import DatasetOptions, samples
 from llmx_cli.bench.metrics import percentile
-from llmx_cli.bench.report import print_lines
+from llmx_cli.bench.report import print_lines, written
 from llmx_cli.bench.throughput import about
 from llmx_cli.options import Settings, with_settings
 from llmx_cli.pull import fetched
@@ -47,11 +46,7 @@ def latency(
             "latencies": times,
             "percentiles": {str(share): percentile(times, share) for share in _SHARES},
         }
-    if output_json:
-        with open(output_json, "w", encoding="utf-8") as file:
-            json.dump(result, file)
-    if as_json:
-        typer.echo(json.dumps(result, indent=2))
+    if written(result, output_json, as_json=as_json):
         return
     spread = ", ".join(f"p{share} {value:.3f}" for share, value in result["percentiles"].items())
     rows = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,17 @@ import typer
 from llmx_cli.bench.metrics import METRICS
 from llmx_cli.table import print_table
 
-__all__ = ["print_lines", "print_load"]
+__all__ = ["print_lines", "print_load", "written"]
+
+
+def written(result: Mapping[str, Any], output_json: str | None, *, as_json: bool) -> bool:
+    """Writes a result where it was asked for; True when that is all that shall be printed."""
+    if output_json:
+        with open(output_json, "w", encoding="utf-8") as file:
+            json.dump(result, file)
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    return as_json
 
 
 def print_lines(rows: Mapping[str, str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from time import perf_counter
 from typing import Annotated, Any
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from llmx.errors import LlmxError
-from llmx_cli.bench.report import print_lines
+from llmx_cli.bench.report import print_lines, written
 from llmx_cli.options import Settings, with_settings
 
 __all__ = ["startup"]
@@ -35,8 +34,7 @@ def startup(
         for _ in range(num_iters_warm):
             warm.append(_start(settings, f"{folder}/0"))  # where a cold start was
     result = {"cold": _summary(cold), "warm": _summary(warm)}
-    if as_json:
-        typer.echo(json.dumps(result, indent=2))
+    if written(result, None, as_json=as_json):
         return
     print_lines({
         name: f"ready after {one['total_startup_time']:.2f} s, first token after {one['time_to_first_token']:.2f} s ({len(one['startup_times'])} starts)"

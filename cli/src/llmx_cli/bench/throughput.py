@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmx_cli.bench.datasets import DATASETS, DatasetOptions, Sample, samples
+from llmx_cli.bench.report import written
 from llmx_cli.options import Settings, with_settings
 from llmx_cli.pull import fetched
 
@@ -36,11 +36,7 @@ def throughput(
     asked = DatasetOptions(dataset_name, dataset_path, num_prompts, random_input_len=input_len, random_output_len=output_len)
     with LLM(**fetched(settings)) as llm:
         result = _measure(llm, asked)
-    if output_json:
-        with open(output_json, "w", encoding="utf-8") as file:
-            json.dump(result, file)
-    if as_json:
-        typer.echo(json.dumps(result, indent=2))
+    if written(result, output_json, as_json=as_json):
         return
     sizes = f"({input_len} prompt + {output_len} generated) tokens" if dataset_name == "random" else f"of {dataset_name}, {result['total_num_tokens']} tokens"
     typer.echo(f"model       {result['model']} on {result['platform']} ({result['device']}), threads: {result['threads']}")
