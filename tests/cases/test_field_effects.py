@@ -71,6 +71,12 @@ ON_BOTH: dict[str, tuple[str, dict[str, Any], Any, Check]] = {
 ON_COMPLETIONS: dict[str, tuple[str, dict[str, Any], Any, Check]] = {
     "prompt": ("echo", GREEDY, "other words", lambda plain, changed: text(changed) == "other words"),
     "logprobs": ("real", GREEDY, 2, lambda plain, changed: len(changed["choices"][0]["logprobs"]["top_logprobs"][0]) == 2),
+    "logprob_token_ids": (
+        "real",
+        {"logprobs": 0},
+        [9999, 5],
+        lambda plain, changed: [len(at) for at in changed["choices"][0]["logprobs"]["top_logprobs"]][:2] == [3, 3],
+    ),
     "echo": ("echo", GREEDY, True, lambda plain, changed: text(changed) == LINE + text(plain)),
     "best_of": ("real", {**SAMPLED, "max_tokens": 6}, 5, lambda plain, changed: differs(plain, changed) and tokens(changed) > 3 * tokens(plain)),
 }
@@ -78,6 +84,12 @@ ON_CHAT: dict[str, tuple[str, dict[str, Any], Any, Check]] = {
     "messages": ("echo", GREEDY, [{"role": "user", "content": "other words"}], lambda plain, changed: text(changed) == "other words"),
     "logprobs": ("real", GREEDY, True, lambda plain, changed: changed["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []),
     "top_logprobs": ("real", {"logprobs": True}, 3, lambda plain, changed: len(changed["choices"][0]["logprobs"]["content"][0]["top_logprobs"]) == 3),
+    "logprob_token_ids": (
+        "real",
+        {"logprobs": True, "top_logprobs": 1},
+        [9999, 5],
+        lambda plain, changed: [len(at["top_logprobs"]) for at in changed["choices"][0]["logprobs"]["content"]][:2] == [3, 3],
+    ),
     "max_completion_tokens": ("echo", GREEDY, 2, lambda plain, changed: tokens(changed) == 2 and end(changed) == "length"),
     "add_generation_prompt": ("real", GREEDY, False, lambda plain, changed: changed["usage"]["prompt_tokens"] < plain["usage"]["prompt_tokens"]),
 }

@@ -157,3 +157,13 @@ def test_an_abort_is_counted(server: Server) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert seen("request_failure_total", reason="abort") == 1
+
+
+def test_more_choices_than_slots(server: Server) -> None:
+    """They take turns; tokens that the first ones leave in the prefix cache are not told as found by the request."""
+    body = {"prompt": [3000 + at for at in range(40)], "n": 3 * SLOTS, "max_tokens": 4, "ignore_eos": True, "seed": 3, "temperature": 1.0}
+    whole = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).json()
+    assert [choice["index"] for choice in whole["choices"]] == list(range(3 * SLOTS))
+    assert whole["usage"]["completion_tokens"] == 12 * SLOTS and whole["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    lines = httpx.post(f"{server.url}/v1/completions", json={**body, "stream": True}, timeout=60).text.split("\n\n")
+    assert [sum(f'"index":{index},' in line and '"finish_reason":"length"' in line for line in lines) for index in range(3 * SLOTS)] == [1] * (3 * SLOTS)

@@ -33,7 +33,7 @@ class OutputProcessor:
         self._answers = [_Answer(index, params, tokenizer) for index in range(params.n)]
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None if params.prompt_logprobs is None else [None]
         self._params = params
-        self._num_cached = 0
+        self._num_cached: int | None = None  # what the first answer found when it began: later ones find what it has left there
         self._metrics = RequestMetrics(time(), monotonic())
         self.news = False  # something was taken since the last drain
 
@@ -47,7 +47,8 @@ class OutputProcessor:
         answer = self._answers[item.index]
         if item.prompt_lp is not None and self._prompt_logprobs is not None and item.index == 0:
             self._prompt_logprobs += [_token_logprobs(row, self._tokenizer, self._params.prompt_logprobs or 0) for row in item.prompt_lp]
-        self._num_cached = max(self._num_cached, item.num_cached)
+        if self._num_cached is None and item.index == 0:
+            self._num_cached = item.num_cached
         if answer.out.finished:
             return None
         self.news = True
@@ -75,7 +76,7 @@ class OutputProcessor:
             outputs=[answer.drain() for answer in self._answers],
             finished=self.finished,
             prompt_logprobs=_flat(self._prompt_logprobs) if self._params.flat_logprobs else self._prompt_logprobs,
-            num_cached_tokens=min(self._num_cached, len(self._prompt_ids)),
+            num_cached_tokens=min(self._num_cached or 0, len(self._prompt_ids)),
             metrics=self._metrics,
         )
 
@@ -90,6 +91,9 @@ class _Answer:
             tokenizer, skip_special_tokens=params.skip_special_tokens, spaces_between_special_tokens=params.spaces_between_special_tokens
         )
         self._stop = StopChecker(params.stop, include=params.include_stop_str_in_output) if params.stop else None
+        # A special token is no part of the text when it is skipped, but its name works as a stop string.
+        names = {tokenizer.token_id(stop): stop for stop in params.stop if params.skip_special_tokens}
+        self._stop_tokens = {token: stop for token, stop in names.items() if token in tokenizer.special_ids}
         self._drained_text = self._drained_tokens = 0
 
     def take(self, item: SeqOutput) -> bool:
@@ -98,6 +102,8 @@ class _Answer:
         for at, token in enumerate(item.tokens):
             last = at + 1 == len(item.tokens)
             self._add_token(token, item.lp[at] if item.lp is not None else None, shown=not (last and item.finish_reason == "stop"))
+            if token in self._stop_tokens and len(self.out.token_ids) > self._params.min_tokens:
+                self._stop_at(self._stop_tokens[token])
             if self._stop is not None and self._stop.hit is not None:
                 self.out.finish_reason, self.out.stop_reason = "stop", self._stop.hit.stop
                 hit = item.finish_reason is None
@@ -119,6 +125,12 @@ class _Answer:
             if self._stop is not None and len(out.token_ids) > self._params.min_tokens:
                 delta = self._stop.feed(delta)
             out.text += delta
+
+    def _stop_at(self, name: str) -> None:
+        """A special token that is a stop string by its name."""
+        assert self._stop is not None
+        if self._stop.hit is None:
+            self.out.text += self._stop.feed(self._detokenizer.flush()) + self._stop.end_at(name)
 
     def _end(self, item: SeqOutput) -> None:
         tail = self._detokenizer.flush()

@@ -53,6 +53,14 @@ class StopChecker:
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
+    def end_at(self, stop: str) -> str:
+        """The stop was found by other means, behind the text so far: what was held back (and the stop, with include)."""
+        if self.hit is not None:
+            return ""
+        text = self.flush() + (stop if self._include else "")
+        self.hit = StopHit(stop, self._pieces - 1)
+        return text
+
     def flush(self) -> str:
         """The text still held back, at the end of a sequence that met no stop."""
         text, self._held = self._held, ""

@@ -11,7 +11,6 @@ from llmx_server.frames import Frames
 from llmx_server.generation import Answers, stream
 from llmx_server.jobs import Job
 from llmx_server.protocol.chat import ChatRequest
-from llmx_server.protocol.logprobs import chat_logprobs
 from llmx_server.protocol.usage import usage_of
 from llmx_server.serving import Serving
 
@@ -79,7 +78,7 @@ class _Choice:
         if not self._body.logprobs:
             return None
         new, self._tokens = (answer.logprobs or [])[self._tokens :], len(answer.logprobs or [])
-        return chat_logprobs(new, self._body.top_logprobs or 0, as_ids=self._body.return_tokens_as_token_ids)
+        return self._body.shown_logprobs(new)
 
     def _token_ids(self, answer: CompletionOutput) -> dict[str, Any] | None:
         if not self._body.return_token_ids:

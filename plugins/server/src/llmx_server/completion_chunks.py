@@ -63,7 +63,8 @@ class _Shown:
         self._started = self._finished = False
         self._logprobs: LegacyLogprobs | None = None
         if body.logprobs is not None:
-            self._logprobs = LegacyLogprobs(body.logprobs, len(job.text), self._is_shown, as_ids=body.return_tokens_as_token_ids)
+            as_ids, asked = body.return_tokens_as_token_ids, body.logprob_token_ids or ()
+            self._logprobs = LegacyLogprobs(body.logprobs, len(job.text), self._is_shown, as_ids=as_ids, asked=asked)
 
     def has_news(self, answer: CompletionOutput) -> bool:
         """Whether a chunk is due. Logprobs wait for the text that they belong to."""

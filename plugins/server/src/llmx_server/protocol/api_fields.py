@@ -104,6 +104,7 @@ FIELDS: tuple[ApiField, ...] = (
     _works("logprobs", "completions: 0..20 most likely tokens per place; chat: true or false"),
     _works("top_logprobs", "0..20, with logprobs", CHAT),
     _works("prompt_logprobs", "0..20 most likely tokens per place of the prompt; not with stream; reads no prefix cache"),
+    _works("logprob_token_ids", "up to 128 ids: their logprobs stand beside the most likely ones; with logprobs"),
     _works("return_token_ids", "adds token_ids and prompt_token_ids"),
     _works("return_tokens_as_token_ids", "logprobs name tokens as token_id:N"),
     _works("return_prompt_text", "adds prompt_text, what the chat template made", CHAT),
@@ -148,7 +149,6 @@ FIELDS: tuple[ApiField, ...] = (
     _refused("mm_payload", _NO_MEDIA),
     _refused("prediction", "predicted outputs are not supported"),
     _refused("verbosity", "say in the messages how long the answer shall be", "medium"),
-    _refused("logprob_token_ids", "use logprobs", []),
 )  # fmt: skip
 
 _BY_NAME = {(route, field.name): field for field in FIELDS for route in field.routes}

@@ -7,10 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from llmx.engine.outputs import CompletionOutput
+from llmx.engine.outputs import CompletionOutput, TokenLogprobs
 from llmx.errors import RequestError
 from llmx.sampling_params import SamplingParams
 from llmx_server.body import shorten
+from llmx_server.protocol.logprobs import chat_logprobs
 from llmx_server.protocol.messages import messages_of
 from llmx_server.protocol.sampling import SamplingFields, within_logprob_limit
 
@@ -94,6 +95,10 @@ class ChatRequest(SamplingFields, TemplateFields):
     def params(self, vocab_size: int, defaults: Mapping[str, Any]) -> SamplingParams:
         """The sampling parameters; `defaults` are the model's own. Raises RequestError."""
         return self.sampling(vocab_size, defaults, max_tokens=self._max_tokens(), logprobs=self._logprobs(), prompt_logprobs=self.wanted_prompt_logprobs())
+
+    def shown_logprobs(self, entries: list[TokenLogprobs]) -> dict[str, Any]:
+        """The `logprobs` object for some of a choice's tokens, as the request wants it."""
+        return chat_logprobs(entries, self.top_logprobs or 0, as_ids=self.return_tokens_as_token_ids, asked=self.logprob_token_ids or ())
 
     def echoed(self) -> str:
         """What the answer begins with: the text of the assistant's last message, with echo. Call it once the messages are checked."""

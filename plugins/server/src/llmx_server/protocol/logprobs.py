@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from llmx.engine.outputs import Logprob, TokenLogprobs
@@ -14,9 +14,12 @@ __all__ = ["LOGPROB_FLOOR", "LegacyLogprobs", "chat_logprobs", "prompt_logprobs"
 LOGPROB_FLOOR = -9999.0  # stands for minus infinity (a masked token), which JSON cannot hold
 
 
-def chat_logprobs(entries: Iterable[TokenLogprobs], num_top: int, *, as_ids: bool = False) -> dict[str, Any]:
-    """The `logprobs` object of a chat choice: one entry per token, the `num_top` most likely with it. as_ids: tokens are named token_id:N."""
-    content = [{**_chat_token(entry.token, as_ids), "top_logprobs": [_chat_token(top, as_ids) for top in entry.top[:num_top]]} for entry in entries]
+def chat_logprobs(entries: Iterable[TokenLogprobs], num_top: int, *, as_ids: bool = False, asked: Sequence[int] = ()) -> dict[str, Any]:
+    """The `logprobs` object of a chat choice: one entry per token, with it the `num_top` most likely ones and those `asked` for by id.
+
+    as_ids: tokens are named token_id:N.
+    """
+    content = [{**_chat_token(entry.token, as_ids), "top_logprobs": [_chat_token(one, as_ids) for one in _beside(entry, num_top, asked)]} for entry in entries]
     return {"content": content, "refusal": None}
 
 
@@ -32,11 +35,11 @@ class LegacyLogprobs:
 
     text_offset counts characters from the start of the prompt, as OpenAI does, whether the prompt is echoed or not. A
     token that begins inside a character has the offset of that character. is_shown tells whether a token is part of the text.
-    as_ids: tokens are named token_id:N.
+    as_ids: tokens are named token_id:N. asked: ids whose logprobs stand beside the most likely ones.
     """
 
-    def __init__(self, num_top: int, start: int, is_shown: Callable[[Logprob], bool], *, as_ids: bool = False) -> None:
-        self._num_top = num_top
+    def __init__(self, num_top: int, start: int, is_shown: Callable[[Logprob], bool], *, as_ids: bool = False, asked: Sequence[int] = ()) -> None:
+        self._num_top, self._asked = num_top, asked
         self._name = _id_name if as_ids else _legacy_name
         self._offset = start
         self._is_shown = is_shown
@@ -60,12 +63,18 @@ class LegacyLogprobs:
             offsets.append(self._offset)
             if self._is_shown(token):
                 self._offset += len(self._decoder.decode(token.bytes))
-        return {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": tops if self._num_top else None, "text_offset": offsets}
+        return {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": tops if self._num_top or self._asked else None, "text_offset": offsets}
 
     def _top(self, entry: TokenLogprobs) -> dict[str, float]:
-        top = {self._name(one): _finite(one.logprob) for one in entry.top[: self._num_top]}
+        top = {self._name(one): _finite(one.logprob) for one in _beside(entry, self._num_top, self._asked)}
         top.setdefault(self._name(entry.token), _finite(entry.token.logprob))
         return top
+
+
+def _beside(entry: TokenLogprobs, num_top: int, asked: Sequence[int]) -> list[Logprob]:
+    top = entry.top[:num_top]
+    shown = {one.token_id for one in top}
+    return top + [entry[token] for token in asked if token in entry and token not in shown]
 
 
 def _chat_token(one: Logprob, as_ids: bool) -> dict[str, Any]:

@@ -35,6 +35,7 @@ _SAME_NAME = (
     "stop_token_ids",
     "allowed_token_ids",
     "bad_words",
+    "logprob_token_ids",
     "ignore_eos",
     "min_tokens",
     "include_stop_str_in_output",
@@ -77,6 +78,7 @@ class SamplingFields(BaseModel):
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None
     echo: bool = False
     priority: int | None = None
     cache_salt: str | None = None

@@ -17,7 +17,7 @@ from llmx_server.jobs import Job, make_job
 from llmx_server.protocol.api_fields import CHAT
 from llmx_server.protocol.chat import ChatRequest, chat_choice
 from llmx_server.protocol.extra_fields import check_extra, warning_header
-from llmx_server.protocol.logprobs import chat_logprobs, prompt_logprobs
+from llmx_server.protocol.logprobs import prompt_logprobs
 from llmx_server.protocol.usage import response_head, usage_of
 from llmx_server.schema import json_body
 from llmx_server.serving import Serving, serving_of
@@ -55,10 +55,10 @@ async def _job(serving: Serving, body: ChatRequest) -> Job:
 
 
 def _whole(body: ChatRequest, answers: Answers) -> dict[str, Any]:
-    echo, top, as_ids = body.echoed(), body.top_logprobs or 0, body.return_tokens_as_token_ids
+    echo = body.echoed()
     choices = []
     for answer in answers.in_order:
-        logprobs = chat_logprobs(answer.logprobs or [], top, as_ids=as_ids) if body.logprobs else None
+        logprobs = body.shown_logprobs(answer.logprobs or []) if body.logprobs else None
         choices.append(chat_choice(answer, echo + answer.text, logprobs, with_ids=body.return_token_ids))
     whole: dict[str, Any] = {"choices": choices, "usage": usage_of([answers])}
     if body.prompt_logprobs is not None and answers.output:
