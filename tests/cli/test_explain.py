@@ -76,6 +76,8 @@ def test_files_and_models_of_the_hub_cache(tmp_path: Path, llmx: Callable[..., R
     for model in (str(snapshot / "small.Q4_1.gguf"), "org/small-GGUF:Q4_1"):
         ran = llmx("explain", model, *NULL, "--json", "--device-memory", "1G", "--download-dir", str(tmp_path))
         assert _memory(ran) == expected
+    typo = llmx("explain", "org/smal-GGUF:Q4_1", *NULL, "--download-dir", str(tmp_path))
+    assert typo.code == 2 and "did you mean 'org/small-GGUF'?" in typo.err, typo.err
 
 
 @pytest.mark.parametrize(

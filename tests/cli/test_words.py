@@ -144,3 +144,16 @@ def test_json_log_lines() -> None:
     line = _JsonFormatter().format(record)
     found = json.loads(line)
     assert "\n" not in line and found["message"] == "it broke" and found["level"] == "error" and "böse" in found["exception"]
+
+
+def test_a_server_logs_json_lines_only(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "llmx", "serve", "--platform", "null", "--num-blocks", "600", "--port", "0", "--log-format", "json", "--log-level", "info"]
+    err = tmp_path / "err"
+    with err.open("wb") as file, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        process.terminate()
+        assert process.wait(60) == 0
+    assert ready["message"] == "ready" and ready["url"].startswith("http://127.0.0.1:") and any(line.startswith("model: ") for line in ready["summary"])
+    lines = [json.loads(line) for line in err.read_text().splitlines()]
+    assert any("SIGTERM" in line["message"] for line in lines) and all(set(line) >= {"time", "level", "logger", "message"} for line in lines)

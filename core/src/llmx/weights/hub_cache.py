@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from llmx.errors import ModelError
@@ -98,7 +99,10 @@ class HubCache:
         commit = self.commit(name)
         if commit is None:
             known = [other for other in _refs(self.repo_folder(name.repo)) if other != name.revision]
-            return f"revision {name.revision!r} is not in {self.folder}, only {', '.join(sorted(known))}" if known else f"nothing of it is in {self.folder}"
+            if known:
+                return f"revision {name.revision!r} is not in {self.folder}, only {', '.join(sorted(known))}"
+            near = get_close_matches(name.repo, sorted({model.name.repo for model in self.models()}), n=1)
+            return f"nothing of it is in {self.folder}" + (f" (did you mean {near[0]!r}?)" if near else "")
         files = _files(self.snapshot(name.repo, commit))
         try:
             selection = select_files(name, files)
