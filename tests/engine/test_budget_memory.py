@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.cgroups import cgroup
 
 from llmx.engine.memory import available_bytes, spare_bytes
 from llmx.sched.budget import FLOOR_TOKENS, TokenBudget
+from tests.cgroups import cgroup
 
 
 def test_without_measurements_or_decoders_the_whole_budget_is_free() -> None:

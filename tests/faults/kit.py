@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["HANG", "KILL", "MEMORY", "NAN", "faulty"]
+__all__ = ["HANG", "KILL", "MEMORY", "NAN", "faulty", "trimming"]
 
 KILL, HANG, NAN, MEMORY = 1011, 1012, 1013, 1014
 
@@ -114,3 +114,32 @@ def faulty(folder: Path, *, fuses: bool = True, step_s: float = 0.0, start: str 
         (folder / "fuses").mkdir(exist_ok=True)
         environ["LLMX_FAULTY_FUSES"] = str(folder / "fuses")
     return {**environ, **({"LLMX_FAULTY_START": start} if start else {})}
+
+
+_TRIM = '''
+"""A plugin without hooks: on SIGUSR1 the engine process collects garbage and gives free memory back."""
+
+import ctypes
+import gc
+import signal
+import threading
+
+
+def trim(number, frame):
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGUSR1, trim)
+'''
+
+
+def trimming(folder: Path) -> dict[str, str]:
+    """Write a plugin that trims the engine's memory on SIGUSR1; the environment in which a process finds it."""
+    (folder / "llmx_trim.py").write_text(_TRIM)
+    info = folder / "llmx_trim-0.1.0.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: llmx-trim\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[llmx.plugins]\ntrim = llmx_trim\n")
+    return {"PYTHONPATH": str(folder)}

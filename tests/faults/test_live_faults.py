@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -194,6 +195,31 @@ def test_second_signal_ends_at_once_even_with_a_stopped_engine(server: Server) -
     code, log = server.end()
     assert code == 0 and "Traceback" not in log and gone(engine)
     assert time.monotonic() - asked < 30  # the drain time, which it did not wait for
+
+
+def test_a_full_disk_under_stdout_does_not_keep_it_from_serving(tmp_path: Path) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "llmx", "serve", "--port", str(port), "--platform", "null", "--num-blocks", "600"]
+    with open("/dev/full", "w") as full, subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            until(lambda: process.poll() is not None or listens(url) and httpx.get(f"{url}/ready").status_code == 200, HANG_S)
+            assert httpx.post(f"{url}/v1/completions", json=body_of(OK, 2)).status_code == 200
+            process.send_signal(signal.SIGTERM)
+            _, log = process.communicate(timeout=HANG_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0 and "No space left on device" in log and "Traceback" not in log
+
+
+def listens(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/version")
+    except httpx.ConnectError:
+        return False
+    return True
 
 
 def test_memory_that_runs_out_while_loading_is_told_in_one_line(tmp_path: Path) -> None:

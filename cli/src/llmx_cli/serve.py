@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -51,14 +52,23 @@ def serve(settings: Settings) -> None:
         _show_progress("", 0.0)
         lines = _summary(engine.info, changes, url, guarded=bool(config.server.api_keys), chats=engine.chat_template.available)
         if config.server.log_format == "json":
-            typer.echo(logs.json_line("info", "llmx", "ready", url=url, model=engine.info.name, summary=[": ".join(filter(None, line)) for line in lines]))
+            _say(logs.json_line("info", "llmx", "ready", url=url, model=engine.info.name, summary=[": ".join(filter(None, line)) for line in lines]))
         else:
-            typer.echo("\n".join(f"{name:<9} {text}" for name, text in lines))
+            _say("\n".join(f"{name:<9} {text}" for name, text in lines))
 
     try:
         asyncio.run(serve_http(engine, config, sock=sock, on_ready=on_ready, on_progress=_show_progress))
     finally:
         engine.kill()  # serve_http has closed it; this is for an end so early that it could not
+
+
+def _say(text: str) -> None:
+    """Print; where nobody reads, or the disk of the log is full, say so on stderr and serve all the same."""
+    try:
+        typer.echo(text)
+    except OSError as error:
+        typer.echo(f"warning: nothing can be printed on stdout: {error}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at the end does not fail as well
 
 
 def _leave(number: int, frame: object) -> None:
