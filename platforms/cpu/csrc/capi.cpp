@@ -97,6 +97,11 @@ LLMX_API int llmx_engine_logits(Engine* engine, const LlmxStepArgs* args, int be
 LLMX_API const float* llmx_engine_value(Engine* engine, int value) { return engine->value_rows(value); }
 LLMX_API uint8_t* llmx_engine_pages(Engine* engine, int group) { return engine->pages(group); }
 LLMX_API int64_t llmx_engine_weight_bytes(Engine* engine) { return static_cast<int64_t>(engine->weight_bytes()); }
+// Nanoseconds spent in the ops of each kind (LlmxOpKind) so far; returns how many kinds there are.
+LLMX_API int llmx_engine_op_ns(Engine* engine, int64_t* out, int room) {
+  for (int i = 0; i < room && i < llmx::kOpKinds; ++i) out[i] = engine->op_ns()[i];
+  return llmx::kOpKinds;
+}
 LLMX_API int64_t llmx_engine_phases(Engine* engine) { return engine->pool().phases(); }
 // What the executor keeps of a slot, for check_slots: history into out (at most room), returns its length or -1 for a free slot.
 LLMX_API int llmx_engine_slot(Engine* engine, int slot, int32_t* out, int room) {

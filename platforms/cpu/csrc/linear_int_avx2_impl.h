@@ -158,6 +158,42 @@ LLMX_INLINE void dot_codes(const Source& source, const int8_t (*q)[kBlock], int 
   }
 }
 
+// acc[r] += the products under one scale of one block. Without the low plane (Planes 2, not Fine) the weight's scale takes the
+// factor 256, and n is a multiple of it.
+template <WeightType T, int MR, int Planes, bool Fine, class Source>
+LLMX_INLINE void block_int(const Source& source, const ActBlock<Planes>* act, int sub, int row, float (*acc)[kPanel]) {
+  using Q = Quant<T>;
+  constexpr bool kScaled = Planes == 2 && !Fine, kFused = Q::kMinimum && Q::kSubs == 1;
+  __m256i whole[MR][2];
+  dot_codes<T, MR>(source, act->q[0] + row, sub, whole);
+  if constexpr (Fine) {
+    __m256i low[MR][2];
+    dot_codes<T, MR>(source, act->q[Planes - 1] + row, sub, low);
+#pragma GCC unroll 8
+    for (int r = 0; r < MR; ++r) {
+      for (int half = 0; half < 2; ++half) whole[r][half] = _mm256_add_epi32(_mm256_slli_epi32(whole[r][half], 8), low[r][half]);
+    }
+  }
+  F16 d = Source::scale(source, sub, 0), m;
+  if constexpr (kScaled) d = mul(d, set1(256.0f));
+  if constexpr (kFused) m = Source::scale(source, 0, 1);
+#pragma GCC unroll 8
+  for (int r = 0; r < MR; ++r) {
+    const __m256 da = _mm256_set1_ps(act->d[row + r]);
+    F16 sum = load(acc[r]);
+    if constexpr (!Q::kMinimum) {
+      const int32_t n = minus_sum<T>(act, sub, row + r);
+      const __m256i zero_point = _mm256_set1_epi32((kScaled ? n / 256 : n) * (1 << Q::kZeroShift));
+      whole[r][0] = _mm256_add_epi32(whole[r][0], zero_point);
+      whole[r][1] = _mm256_add_epi32(whole[r][1], zero_point);
+    }
+    sum.lo = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[r][0]), _mm256_mul_ps(d.lo, da), sum.lo);
+    sum.hi = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[r][1]), _mm256_mul_ps(d.hi, da), sum.hi);
+    if constexpr (kFused) sum = fma(m, set1(act->s[row + r]), sum);
+    store(acc[r], sum);
+  }
+}
+
 // acc[r] += what `blocks` blocks give, for rows [row, row + MR) of a tile of activations.
 template <WeightType T, int MR, int Planes, class Source, class Weights>
 static void rows_int(const Weights* weights, const ActBlock<Planes>* act, int64_t blocks, int row, float (*acc)[kPanel]) {
@@ -166,37 +202,10 @@ static void rows_int(const Weights* weights, const ActBlock<Planes>* act, int64_
     const Source source = Source::at(weights, b);
 #pragma GCC unroll 2
     for (int sub = 0; sub < Q::kSubs; ++sub) {
-      __m256i whole[MR][2];
-      dot_codes<T, MR>(source, act->q[0] + row, sub, whole);
-      if constexpr (Planes == 2) {
-        if (act->fine) {
-          __m256i low[MR][2];
-          dot_codes<T, MR>(source, act->q[1] + row, sub, low);
-          for (int r = 0; r < MR; ++r) {
-            for (int half = 0; half < 2; ++half) whole[r][half] = _mm256_add_epi32(_mm256_slli_epi32(whole[r][half], 8), low[r][half]);
-          }
-        } else {
-          for (int r = 0; r < MR; ++r) {
-            for (int half = 0; half < 2; ++half) whole[r][half] = _mm256_slli_epi32(whole[r][half], 8);
-          }
-        }
-      }
-      const F16 d = Source::scale(source, sub, 0);
-      F16 m;
-      if constexpr (Q::kMinimum && Q::kSubs == 1) m = Source::scale(source, 0, 1);
-#pragma GCC unroll 8
-      for (int r = 0; r < MR; ++r) {
-        const __m256 da = _mm256_set1_ps(act->d[row + r]);
-        F16 sum = load(acc[r]);
-        if constexpr (!Q::kMinimum) {
-          const __m256i zero_point = _mm256_set1_epi32(minus_sum<T>(act, sub, row + r) * (1 << Q::kZeroShift));
-          whole[r][0] = _mm256_add_epi32(whole[r][0], zero_point);
-          whole[r][1] = _mm256_add_epi32(whole[r][1], zero_point);
-        }
-        sum.lo = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[r][0]), _mm256_mul_ps(d.lo, da), sum.lo);
-        sum.hi = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[r][1]), _mm256_mul_ps(d.hi, da), sum.hi);
-        if constexpr (Q::kMinimum && Q::kSubs == 1) sum = fma(m, set1(scaled_sum<T>(act, 0, row + r)), sum);
-        store(acc[r], sum);
+      if (Planes == 2 && act->fine) {
+        block_int<T, MR, Planes, true>(source, act, sub, row, acc);
+      } else {
+        block_int<T, MR, Planes, false>(source, act, sub, row, acc);
       }
     }
     if constexpr (Q::kMinimum && Q::kSubs > 1) {

@@ -2,6 +2,7 @@
 #include "tape.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 namespace llmx {
@@ -62,7 +63,7 @@ const char* Engine::set_tape(const LlmxTape& tape) {
     acts_[static_cast<int>(type)] = std::make_unique<Pages>(bytes);
     mid_acts_[static_cast<int>(type)] = std::make_unique<Pages>(bytes);
   }
-  for (auto& scratch : tile_scratch_) scratch.resize(static_cast<size_t>(kTileRows * std::max<int64_t>(tape.act_width, 3 * kBlock)));
+  for (auto& scratch : tile_scratch_) scratch.resize(static_cast<size_t>(kTileRows * std::max<int64_t>(tape.act_width, kMlpTiles * 3 * kBlock)));
   ids_.resize(tape.max_tokens);
   positions_.resize(tape.max_tokens);
   token_fine_.resize(tape.max_tokens);
@@ -232,6 +233,12 @@ void Engine::run_attention(const LlmxOp& op, const LlmxStepArgs& args) {
 }
 
 void Engine::run(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, int64_t first_head) {
+  const auto start = std::chrono::steady_clock::now();
+  run_untimed(op, args, rows, first_head);
+  op_ns_[op.kind] += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+}
+
+void Engine::run_untimed(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, int64_t first_head) {
   const int64_t all = rows * op.mult;
   switch (op.kind) {
     case LLMX_EMBED: {

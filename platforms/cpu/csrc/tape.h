@@ -85,6 +85,8 @@ struct LlmxTape {
 namespace llmx {
 
 constexpr int kHeadRows = 64;
+constexpr int kMlpTiles = 4;  // tiles of rows that walk over gate and up together
+constexpr int kOpKinds = LLMX_MLP + 1;
 
 // Memory from mmap, at 2 MB borders, with transparent huge pages asked for. Zero-filled.
 class Pages {
@@ -139,6 +141,7 @@ class Engine {
   SlotTable& slots() { return slots_; }
   uint8_t* pages(int group) const { return pages_[group]->data(); }
   const PackedWeight& weight(int id) const { return weights_[id]; }
+  const int64_t* op_ns() const { return op_ns_; }  // time spent so far in the ops of each kind
   void linear(const LlmxPart* parts, int n, const LinearInput& input, float* y, int64_t ldy, const float* residual);
   // Rows of positions below n get int16 inputs to quantised weights where these are i16, later ones int8.
   void set_fine_positions(int n) { fine_positions_ = n; }
@@ -153,6 +156,7 @@ class Engine {
   const char* begin(const LlmxStepArgs& args);
   const char* kv_ops(const LlmxStepArgs& args);
   void run(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, int64_t first_head);
+  void run_untimed(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, int64_t first_head);
   void run_rowwise(const LlmxOp& op, int64_t rows);
   void run_attention(const LlmxOp& op, const LlmxStepArgs& args);
   void run_kv_write(const LlmxOp& op, const LlmxStepArgs& args);
@@ -194,6 +198,7 @@ class Engine {
   std::vector<std::vector<uint8_t>> thread_scratch_;
   std::vector<std::vector<float>> tile_scratch_;  // per thread: a tile of rows
   std::vector<uint8_t> items_, partial_;
+  int64_t op_ns_[kOpKinds] = {};
   std::string error_;
 };
 

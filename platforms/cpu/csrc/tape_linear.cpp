@@ -113,16 +113,20 @@ void Engine::run_mlp(const LlmxOp& op, int64_t m) {
   uint8_t* mid = mid_acts_[index_of(type)]->data();
   const int64_t bytes = 2 * weights_[parts[0].weight].panel_bytes * 2;
   pool_.over(groups, 24576 / (bytes * std::min<int64_t>(m, 64)) + 1, [&](int64_t begin, int64_t end, int worker) {
+    constexpr int64_t kRows = kMlpTiles * kTileRows;
     float* pair = tile_scratch_[static_cast<size_t>(worker)].data();  // [rows, gate 32 | up 32], then their product [rows, 32]
-    float* product = pair + kTileRows * 2 * kBlock;
-    for (int64_t t = 0; t < tiles_of(m); ++t) {
-      const int64_t row = t * kTileRows, rows = std::min<int64_t>(m - row, kTileRows);
+    float* product = pair + kRows * 2 * kBlock;
+    for (int64_t row = 0; row < m; row += kRows) {
+      const int64_t rows = std::min(m - row, kRows);
       for (int64_t g = begin; g < end; ++g) {
         const int64_t column = g * kBlock, panel = 2 * g;
-        gemm(parts[0], input, t, rows, pair - column, 2 * kBlock, nullptr, panel, panel + 2);
-        gemm(parts[1], input, t, rows, pair + kBlock - column, 2 * kBlock, nullptr, panel, panel + 2);
+        gemm(parts[0], input, row / kTileRows, rows, pair - column, 2 * kBlock, nullptr, panel, panel + 2);
+        gemm(parts[1], input, row / kTileRows, rows, pair + kBlock - column, 2 * kBlock, nullptr, panel, panel + 2);
         rowwise_.act_mul(act, pair, product, kBlock, 0, rows);
-        round_tile(type, product, kBlock, row, rows, kBlock, mid + t * act_tile_bytes(type, width) + g * step, act_ld(type, width));
+        for (int64_t r = 0; r < rows; r += kTileRows) {
+          uint8_t* to = mid + (row + r) / kTileRows * act_tile_bytes(type, width) + g * step;
+          round_tile(type, product + r * kBlock, kBlock, row + r, std::min<int64_t>(rows - r, kTileRows), kBlock, to, act_ld(type, width));
+        }
       }
     }
   });
