@@ -118,10 +118,10 @@ def sampling_fields(plain: RequestOutput) -> dict[str, Field | Refused]:
 BEAM_FIELDS: dict[str, Refused | Callable[[LLM], object]] = {
     "beam_width": lambda llm: len(_beams(llm, beam_width=3)) == 3,
     "max_tokens": lambda llm: len(_beams(llm, max_tokens=5)[0].logprobs) == 5,
-    "ignore_eos": lambda llm: all(beam.finish_reason == "length" for beam in _beams(llm, ignore_eos=True)),
+    "ignore_eos": lambda llm: [{beam.finish_reason for beam in _ended(llm, ignore_eos=ignore)} for ignore in (False, True)] == [{"stop", "length"}, {"length"}],
     "temperature": Refused(0.5),
-    "length_penalty": lambda llm: _beams(llm, length_penalty=0.0)[0].cum_logprob >= _beams(llm, length_penalty=5.0)[0].cum_logprob,
-    "include_stop_str_in_output": lambda llm: _beams(llm, include_stop_str_in_output=True)[0].finish_reason == "length",
+    "length_penalty": lambda llm: [_ended(llm, length_penalty=penalty)[0].finish_reason for penalty in (-5.0, 5.0)] == ["stop", "length"],
+    "include_stop_str_in_output": lambda llm: [_end_shown(_ended(llm, include_stop_str_in_output=shown)) for shown in (False, True)] == [False, True],
     "structured_outputs": Refused({"json": {}}),
     "skip_special_tokens": lambda llm: "<|im_start|>" in (_beams(llm, "<|im_start|>a", skip_special_tokens=False)[0].text or ""),
     "watermarking": Refused(True),
@@ -130,6 +130,20 @@ BEAM_FIELDS: dict[str, Refused | Callable[[LLM], object]] = {
 
 def _beams(llm: LLM, prompt: Any = PROMPT, **given: Any) -> Any:
     return llm.beam_search([prompt], BeamSearchParams(**{"beam_width": 2, "max_tokens": 3, **given}))[0].sequences
+
+
+def _ended(llm: LLM, **given: Any) -> Any:
+    """Beams of a search in which the most likely first token ends an answer."""
+    own, llm.tokenizer.eos_ids = llm.tokenizer.eos_ids, (tokens(llm.generate(PROMPT, params())[0])[0],)
+    try:
+        return _beams(llm, **given)
+    finally:
+        llm.tokenizer.eos_ids = own
+
+
+def _end_shown(beams: Any) -> bool:
+    (ended,) = [beam for beam in beams if beam.finish_reason == "stop"]
+    return bool(ended.tokens[-1] == ended.stop_reason)
 
 
 class Bar:
