@@ -31,11 +31,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 
 # What the packages beside core may import of it. The front ends are core's own: they come with it, in the same version.
 PUBLIC = ("llmx.hooks", "llmx.platform", "llmx.program", "llmx.executor", "llmx.errors", "llmx.config", "llmx.structured", "llmx.testing")
-FRONT_END = ("llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.foreign_options", "llmx.sampling_params", "llmx.structured_params")
-PLUGINS = ("llmx_cpu", "llmx_llguidance")  # they know neither the front ends nor each other
+FRONT_END = (
+    "llmx.answers", "llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.foreign_options", "llmx.sampling_params", "llmx.structured_params",
+)  # fmt: skip
+PLUGINS = ("llmx_cpu", "llmx_llguidance", "llmx_xgrammar")  # they know neither the front ends nor each other
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     "llmx_cpu": PUBLIC,
     "llmx_llguidance": PUBLIC,
+    "llmx_xgrammar": PUBLIC,
     "llmx_cli": PUBLIC + FRONT_END,
     "llmx_server": PUBLIC + FRONT_END,
 }

@@ -47,7 +47,7 @@ def run(prompts: dict[int, list[int]], *, threads: int, chunk: int, batch: int, 
     return seen
 
 
-@pytest.fixture(scope="module", params=["auto", *(pytest.param(isa, marks=pytest.mark.slow) for isa in LOWER)])
+@pytest.fixture(scope="module", params=["auto", *(pytest.param(isa, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]) for isa in LOWER)])
 def isa(request: pytest.FixtureRequest) -> str:
     """The instruction-set level: the machine's own, and in the long run each below it."""
     return str(request.param)

@@ -24,6 +24,8 @@ VOCAB = 258
 class ByteTokenizer:
     """One token per UTF-8 byte, and two special ones; adds no BOS."""
 
+    special_ids = frozenset(SPECIAL)
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())
 
@@ -44,8 +46,10 @@ class ByteTokenizer:
 class PlainTemplate:
     """`role: content` lines; refuses a conversation that starts with the assistant, as many real templates do."""
 
-    def variables(self) -> frozenset[str]:
-        return frozenset({"messages", "mood", "documents", "add_generation_prompt"})
+    sources = {"default": "{{ messages }}"}
+
+    def variables(self, tools: bool = False) -> frozenset[str]:
+        return frozenset({"messages", "mood", "documents", "tools", "add_generation_prompt"})
 
     def render(
         self, messages: list[dict[str, Any]], tools: Any = None, add_generation_prompt: bool = True, continue_final_message: bool = False, **kwargs: Any

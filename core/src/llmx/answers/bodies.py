@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from llmx.answers.sections import Calls, Parse, ParsedCall
+from llmx.answers.calls import Calls, Parse, ParsedCall
 
 __all__ = ["braces", "invokes", "keys_and_values", "python_calls", "typed", "xml_parameters"]
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from llmx.answers.calls import Calls
 from llmx.answers.events import Content, Event
 from llmx.answers.markers import find
-from llmx.answers.sections import Calls, Section
+from llmx.answers.sections import Section
 from llmx.answers.spaces import HeldSpace
-from llmx.answers.tool_formats import ToolFormat
+
+if TYPE_CHECKING:
+    from llmx.answers.tool_formats import ToolFormat
 
 __all__ = ["ContentReader"]
 

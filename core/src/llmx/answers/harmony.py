@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from llmx.answers.calls import Calls
 from llmx.answers.events import CallArguments, CallStart, Content, Event, Reasoning
 from llmx.answers.markers import find
-from llmx.answers.sections import Calls
 
 __all__ = ["HarmonyParser"]
 

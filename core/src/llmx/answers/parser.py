@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+from llmx.answers.calls import Calls
 from llmx.answers.content import ContentReader
 from llmx.answers.events import Event, Reasoning
 from llmx.answers.harmony import HarmonyParser
 from llmx.answers.reasoning_formats import ReasoningFormat
-from llmx.answers.sections import Calls
 from llmx.answers.thinking import Thinking
-from llmx.answers.tool_formats import ToolFormat
+
+if TYPE_CHECKING:
+    from llmx.answers.tool_formats import ToolFormat
 
 __all__ = ["AnswerParser", "Parser", "answer_parser"]
 
@@ -19,11 +21,11 @@ __all__ = ["AnswerParser", "Parser", "answer_parser"]
 class Parser(Protocol):
     """Takes the text of one answer in any pieces; `finish` at its end, wherever it was cut off."""
 
-    def feed(self, text: str) -> list[Event]:
+    def feed(self, text: str) -> Sequence[Event]:
         """Events that are certain by now."""
         ...
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> Sequence[Event]:
         """What was still held."""
         ...
 

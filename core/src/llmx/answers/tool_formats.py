@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from llmx.answers.bodies import braces, invokes, keys_and_values, python_calls, xml_parameters
+from llmx.answers.calls import Calls, Parse
 from llmx.answers.events import Event
 from llmx.answers.json_call import JsonKeys
-from llmx.answers.sections import Calls, JsonSection, NamedJsonSection, Parse, Section, TextSection
+from llmx.answers.sections import JsonSection, NamedJsonSection, Section, TextSection
 
 __all__ = ["TOOL_FORMATS", "MakeSection", "ToolFormat"]
 
@@ -41,6 +42,7 @@ class ToolFormat:
     noise: Sequence[str] = ()
     hints: Sequence[str] = ()
     ids: str = ""
+    closer: str = ""  # where a call is one {"name", "arguments"} object between the first opener and this
 
 
 def _json(
@@ -115,7 +117,9 @@ def _minicpm(body: str, calls: Calls) -> Sequence[tuple[str, Mapping[str, object
     return _MINICPM('<function name="' + body, calls)
 
 
-_HERMES = ToolFormat("hermes", "Nous Hermes, Qwen 2.5 and 3", _json("</tool_call>"), ("<tool_call>",), hints=("<tool_call>", '"arguments"'))
+_HERMES = ToolFormat(
+    "hermes", "Nous Hermes, Qwen 2.5 and 3", _json("</tool_call>"), ("<tool_call>",), hints=("<tool_call>", '"arguments"'), closer="</tool_call>"
+)
 _QWEN = ToolFormat("qwen3_coder", "Qwen3-Coder", _text(_QWEN_XML, "</tool_call>"), ("<tool_call>",), hints=("<tool_call>", "<function="))
 _LLAMA = ToolFormat(
     "llama3_json", "Llama 3.x", _json(skip=";", known_only=True), ("<|python_tag|>",), ("{",), hints=("<|python_tag|>", '"parameters"')
@@ -142,7 +146,10 @@ _FORMATS = [
     replace(_HERMES, name="qwen3_json", family="Qwen3", hints=()),
     replace(_HERMES, name="granite4", family="Granite 4", hints=("<tool_call>", "<tools>", "granite")),
     replace(_HERMES, name="ernie45", family="ERNIE 4.5", noise=("<response>", "</response>"), hints=("<tool_call>", "<response>")),
-    replace(_HERMES, name="longcat", family="LongCat", section=_json("</longcat_tool_call>"), opens=("<longcat_tool_call>",), hints=("longcat_tool_call",)),
+    replace(
+        _HERMES, name="longcat", family="LongCat", section=_json("</longcat_tool_call>"), opens=("<longcat_tool_call>",), hints=("longcat_tool_call",),
+        closer="</longcat_tool_call>",
+    ),
     _QWEN,
     replace(_QWEN, name="qwen3_xml", family="Qwen3.5", hints=()),
     replace(_QWEN, name="step3p5", family="Step-3.5", hints=()),

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from llmx.config import EngineConfig
 from llmx.errors import LlmxError, QueueFull, QueueTimeout
 from llmx_server.auth import ApiKeyGuard
+from llmx_server.chat_forms import ChatForms
 from llmx_server.errors import JsonResponse, error_response, failure_body, failure_status
 from llmx_server.metrics import Metrics
 from llmx_server.request_id import RequestId
@@ -36,7 +37,7 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, phase: Phase = "rea
     """
     # No page that loads scripts from elsewhere: /openapi.json alone describes the API.
     app = FastAPI(title="llmx", version=version(), docs_url=None, redoc_url=None, root_path=config.server.root_path)
-    serving = Serving(engine, config, Metrics(), phase)
+    serving = Serving(engine, config, Metrics(), ChatForms.of, phase)
     if phase == "ready":
         serving.metrics.name_model(serving.model_names[0], engine.info)
     app.state.serving = serving

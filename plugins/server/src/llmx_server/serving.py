@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,7 @@ from llmx_server.version import version
 
 if TYPE_CHECKING:
     from llmx.engine.async_engine import AsyncEngine
+    from llmx_server.chat_forms import ChatForms
 
 __all__ = ["Phase", "Serving", "serving_of"]
 
@@ -34,8 +35,10 @@ class Serving:
     engine: AsyncEngine
     config: EngineConfig
     metrics: Metrics
+    make_forms: Callable[[AsyncEngine, EngineConfig], ChatForms]
     phase: Phase = "ready"
     started: int = field(default_factory=lambda: int(time.time()))  # unix time; `created` of the models
+    _forms: ChatForms | None = None
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -69,6 +72,13 @@ class Serving:
         if priority and self.config.scheduler.policy != "priority":
             message = f"priority is {priority}: this server runs requests in order of arrival, start it with --scheduling-policy priority"
             raise RequestError(message, field="priority")
+
+    @property
+    def forms(self) -> ChatForms:
+        """What the model's chat template says about tools and reasoning. Read once, when the first chat comes."""
+        if self._forms is None:
+            self._forms = self.make_forms(self.engine, self.config)
+        return self._forms
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a text."""

@@ -42,7 +42,7 @@ def _ignored(name: str, what: str, *neutral: Any, routes: tuple[Route, ...] = BO
 
 
 _NO_MEDIA = "the model reads and writes text only"
-_NO_TOOLS = "tools are not supported yet"
+_NO_CHAT = "use /v1/chat/completions"
 _NO_TRANSFER = "KV is not transferred between engines"
 _GUIDED = "use structured_outputs"
 
@@ -62,7 +62,7 @@ FIELDS: tuple[ApiField, ...] = (
     _refused("chat_template", "a template runs on the server: start it with --chat-template, or pass chat_template_kwargs", routes=(CHAT,)),
     _works("documents", "a list of objects for a chat template that reads `documents`; 400 for one that does not", CHAT),
     _works("reasoning_effort", "none, minimal, low, medium, high, xhigh, max: given to the template, with enable_thinking (false for none)", CHAT),
-    _refused("include_reasoning", "reasoning is not taken apart from the answer", True, routes=(CHAT,)),
+    _works("include_reasoning", "default true: reasoning is given apart, as reasoning and reasoning_content; false: it is left out", CHAT),
     _refused("thinking_token_budget", "max_tokens limits the whole answer"),
     # -- how to sample
     _works("temperature", "0..2; 0: always the most likely token; default: the model's own, else 1"),
@@ -136,12 +136,15 @@ FIELDS: tuple[ApiField, ...] = (
     _refused("guided_grammar", _GUIDED),
     _refused("guided_decoding_backend", _GUIDED),
     _refused("guided_whitespace_pattern", _GUIDED),
-    _refused("tools", _NO_TOOLS, []),
-    _refused("tool_choice", _NO_TOOLS, "none"),
-    _refused("parallel_tool_calls", _NO_TOOLS, True, False),
-    _refused("functions", _NO_TOOLS, []),
-    _refused("function_call", _NO_TOOLS, "none"),
-    _refused("web_search_options", _NO_TOOLS),
+    _works("tools", "up to 128 functions with name, description, parameters (a JSON schema) and strict; names differ", CHAT),
+    _works("tool_choice", "none, auto (default), required, or an object that names a function; the last two hold the answer to the schemas", CHAT),
+    _works("parallel_tool_calls", "default true; false: one call at most", CHAT),
+    _refused("tools", _NO_CHAT, [], routes=(COMPLETIONS,)),
+    _refused("tool_choice", _NO_CHAT, "none", routes=(COMPLETIONS,)),
+    _refused("parallel_tool_calls", _NO_CHAT, True, False, routes=(COMPLETIONS,)),
+    _refused("functions", "use tools", []),
+    _refused("function_call", "use tool_choice", "none"),
+    _refused("web_search_options", "the server looks nothing up: give it a tool of your own"),
     _refused("audio", _NO_MEDIA),
     _refused("modalities", _NO_MEDIA, ["text"]),
     _refused("mm_processor_kwargs", _NO_MEDIA, {}),

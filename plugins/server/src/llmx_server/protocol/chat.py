@@ -14,6 +14,7 @@ from llmx_server.body import shorten
 from llmx_server.protocol.logprobs import chat_logprobs
 from llmx_server.protocol.messages import messages_of
 from llmx_server.protocol.sampling import SamplingFields, within_logprob_limit
+from llmx_server.protocol.tools import ToolFields
 
 __all__ = ["ChatRequest", "TemplateFields", "chat_choice"]
 
@@ -60,7 +61,7 @@ class TemplateFields(BaseModel):
         return [f"chat_template_kwargs.{name[:40]} (the chat template does not read it)" for name in self.chat_template_kwargs or {} if name not in variables]
 
 
-class ChatRequest(SamplingFields, TemplateFields):
+class ChatRequest(ToolFields, SamplingFields, TemplateFields):
     """A body of /v1/chat/completions."""
 
     max_completion_tokens: int | None = None
@@ -123,13 +124,7 @@ class ChatRequest(SamplingFields, TemplateFields):
         return (top or 0) if self.logprobs else None
 
 
-def chat_choice(answer: CompletionOutput, text: str, logprobs: dict[str, Any] | None, *, with_ids: bool) -> dict[str, Any]:
-    """One finished choice. text: what it says, an echo included; with_ids: its token ids too."""
-    choice = {
-        "index": answer.index,
-        "message": {"role": "assistant", "content": text, "refusal": None},
-        "logprobs": logprobs,
-        "finish_reason": answer.finish_reason,
-        "stop_reason": answer.stop_reason,
-    }
+def chat_choice(answer: CompletionOutput, message: dict[str, Any], reason: str | None, logprobs: dict[str, Any] | None, *, with_ids: bool) -> dict[str, Any]:
+    """One finished choice. with_ids: its token ids too."""
+    choice = {"index": answer.index, "message": message, "logprobs": logprobs, "finish_reason": reason, "stop_reason": answer.stop_reason}
     return {**choice, "token_ids": answer.token_ids} if with_ids else choice

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from llmx_server.answer_form import AnswerForm, CallIds, finish_reason, message_of
 from llmx_server.body import read_body
 from llmx_server.chat_chunks import chat_events
 from llmx_server.disconnect import until_disconnect
@@ -37,29 +38,36 @@ async def create_chat_completion(request: Request) -> Response:
     model = serving.model_name(body.model)
     phrases = [*check_extra(CHAT, body.model_extra), *body.without_effect()]
     usage_at_end, _ = body.usage_in_stream()
-    job = await _job(serving, body)
-    headers = warning_header([*phrases, *body.unread(serving.template_variables())])
+    job, form, more = await _job(serving, body)
+    headers = warning_header([*phrases, *more, *body.unread(serving.template_variables())])
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
     head = response_head("chatcmpl", kind, model, serving.fingerprint, **body.head_fields())
     if body.stream:
-        return EventStream(chat_events(serving, body, job, Frames(head, with_usage=usage_at_end), _of_prompt(body, job)), headers)
+        return EventStream(chat_events(serving, body, job, form, Frames(head, with_usage=usage_at_end), _of_prompt(body, job)), headers)
     answers = (await until_disconnect(request.receive, collect(serving, [job])))[0]
-    return JsonResponse({**head, **_whole(body, answers), **_of_prompt(body, job)}, headers=headers)
+    return JsonResponse({**head, **_whole(body, answers, form), **_of_prompt(body, job)}, headers=headers)
 
 
-async def _job(serving: Serving, body: ChatRequest) -> Job:
+async def _job(serving: Serving, body: ChatRequest) -> tuple[Job, AnswerForm, list[str]]:
     params = body.params(serving.engine.info.vocab_size, serving.engine.sampling_defaults)
     serving.check_priority(params.priority)
-    prompt = serving.render(body.template_arguments())
-    return await make_job(serving, prompt, params, add_special_tokens=body.add_special_tokens, max_tokens_given=True, cache_salt=body.salt())
+    tools = body.wanted_tools()
+    arguments, phrases = serving.forms.arguments(body.template_arguments(), tools)
+    prompt = serving.render(arguments)
+    form, params = serving.forms.form(tools, prompt, params, show_reasoning=body.include_reasoning)
+    job = await make_job(serving, prompt, params, add_special_tokens=body.add_special_tokens, max_tokens_given=True, cache_salt=body.salt())
+    return job, form, phrases
 
 
-def _whole(body: ChatRequest, answers: Answers) -> dict[str, Any]:
+def _whole(body: ChatRequest, answers: Answers, form: AnswerForm) -> dict[str, Any]:
     echo = body.echoed()
     choices = []
     for answer in answers.in_order:
         logprobs = body.shown_logprobs(answer.logprobs or []) if body.logprobs else None
-        choices.append(chat_choice(answer, echo + answer.text, logprobs, with_ids=body.return_token_ids))
+        read = form.read(answer.text)
+        read.content = echo + read.content
+        reason = finish_reason(answer.finish_reason, bool(read.calls), form.tools)
+        choices.append(chat_choice(answer, message_of(read, CallIds(form.ids)), reason, logprobs, with_ids=body.return_token_ids))
     whole: dict[str, Any] = {"choices": choices, "usage": usage_of([answers])}
     if body.prompt_logprobs is not None and answers.output:
         whole["prompt_logprobs"] = prompt_logprobs(answers.output.prompt_logprobs, body.prompt_logprobs)
