@@ -151,6 +151,8 @@ async def test_text_parts_are_joined(client: httpx.AsyncClient, engine: FakeEngi
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     for role in ("user", "system", "tool"):
         assert await prompt_of(client, engine, messages=[{"role": role, "content": parts}]) == f"{role}: a\nb\nassistant: "
+    answered = [*HI, {"role": "assistant", "content": parts}, *HI]
+    assert await prompt_of(client, engine, messages=answered) == "user: hi\nassistant: a\nb\nuser: hi\nassistant: "
 
 
 async def test_developer_is_system(client: httpx.AsyncClient, engine: FakeEngine) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_engine import EOS, VOCAB, FakeEngine
+from fake_engine import BOS, EOS, VOCAB, FakeEngine
 
 from llmx.errors import QueueFull
 
@@ -125,6 +125,16 @@ async def test_bad_prompts_run_nothing(client: httpx.AsyncClient, engine: FakeEn
     assert response.json()["error"]["param"] == "prompt"
     assert engine.started_ids == []
     assert (await complete(client)).status_code == 200
+
+
+async def test_an_empty_prompt_with_bos_has_one_token(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    encode = engine.tokenizer.encode
+    engine.tokenizer.encode = lambda text, add_special_tokens=True: [BOS] * add_special_tokens + encode(text)  # type: ignore[method-assign]
+    engine.answer = lambda ids: str(ids)
+    for prompt in ("", [""]):
+        body = (await complete(client, prompt=prompt, max_tokens=50)).json()
+        assert body["usage"]["prompt_tokens"] == 1 and body["choices"][0]["text"] == f"[{BOS}]"
+    assert (await complete(client, prompt="", add_special_tokens=False)).status_code == 400
 
 
 async def test_echo_scores_a_prompt_without_generating(client: httpx.AsyncClient) -> None:
