@@ -187,3 +187,10 @@ async def test_prompt_logprobs_show_as_many_as_asked(client: httpx.AsyncClient) 
     assert len(choice["logprobs"]["top_logprobs"][1]) == 4
     chat = await whole(client, CHAT, prompt_logprobs=2)
     assert chat["prompt_logprobs"][0] is None and list(chat["prompt_logprobs"][1]) == [str(ord("s")), str(ord("t"))]
+
+
+async def test_a_misspelt_field_is_told_what_it_may_have_meant(client: httpx.AsyncClient) -> None:
+    response = await client.post(COMPLETIONS, json={**BODIES[COMPLETIONS], "temprature": 0, "max_token": 3, "zzz": 1})
+    assert response.headers["warning"] == '299 llmx "ignored: temprature (unknown, temperature?), max_token (unknown, max_tokens?), zzz (unknown)"'
+    refused = (await client.post(COMPLETIONS, json={**BODIES[COMPLETIONS], "use_beam_search": True})).json()["error"]["message"]
+    assert refused == "use_beam_search is true, which is not supported here: leave it out, or use best_of"

@@ -143,7 +143,7 @@ async def test_priority_is_taken_where_it_is_heeded() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("tools", [{"type": "function", "function": {"name": "f"}}]), ("tool_choice", "auto"), ("tool_choice", "required"),
+        ("tools", [{"type": "function", "function": {"name": "f"}}]), ("tool_choice", "required"),
         ("tool_choice", {"type": "function", "function": {"name": "f"}}), ("guided_json", {"type": "object"}), ("guided_regex", "a"),
         ("functions", [{"name": "f"}]), ("modalities", ["text", "audio"]), ("use_beam_search", True), ("store", True),
         ("max_new_tokens", 5), ("prediction", {}), ("verbosity", "low"), ("kv_transfer_params", {}), ("tools", True),

@@ -45,6 +45,8 @@ def shorten(value: Any) -> str:
     """repr of a value, cut to a length that is safe to show; the value itself is not walked when it is large."""
     if isinstance(value, list | dict):
         return f"a {_json_type(value)} of {len(value)}" if len(value) > 4 or any(isinstance(v, list | dict) for v in value) else repr(value)[:_SHOWN]
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
     if isinstance(value, str):
         return repr(value if len(value) <= _SHOWN else value[:_SHOWN] + "...")
     return repr(value)[:_SHOWN]

@@ -7,9 +7,10 @@ without it, and a `Warning` header says so. A field that stands nowhere is unkno
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Literal
 
-__all__ = ["CHAT", "COMPLETIONS", "FIELDS", "ApiField", "Route", "State", "field_of", "is_known"]
+__all__ = ["CHAT", "COMPLETIONS", "FIELDS", "ApiField", "Route", "State", "field_of", "is_known", "nearest"]
 
 Route = Literal["/v1/chat/completions", "/v1/completions"]
 State = Literal["works", "refused", "ignored"]
@@ -52,7 +53,7 @@ FIELDS: tuple[ApiField, ...] = (
     _works("messages", "roles system, developer (as system), user, assistant, tool; content a string or text parts, joined by a newline; name", CHAT),
     _works("prompt", "a string, token ids, or up to 1024 of either; ids inside the vocabulary; not empty", COMPLETIONS),
     _refused("prompt_embeds", "send prompt", routes=(COMPLETIONS,)),
-    _refused("suffix", "fill-in-the-middle is not supported", "", routes=(COMPLETIONS,)),
+    _refused("suffix", "there is no fill-in-the-middle: leave it out", "", routes=(COMPLETIONS,)),
     _works("add_special_tokens", "the tokenizer adds BOS where the model wants one; default true for completions, false for chat (the template writes it)"),
     _works("truncate_prompt_tokens", "-1 or at least 1: keep that many tokens of the prompt; -1: as many as fit beside max_tokens"),
     _works("truncation_side", "left (default) or right: which end truncate_prompt_tokens cuts"),
@@ -77,10 +78,10 @@ FIELDS: tuple[ApiField, ...] = (
     _works("allowed_token_ids", "only these tokens may be drawn; not empty"),
     _works("bad_words", "up to 128 texts that are not generated, alone or after a space, as the tokenizer spells them"),
     _works("min_tokens", "0..max_tokens: no EOS, stop token or stop string before so many tokens"),
-    _refused("use_beam_search", "beam search is not supported: leave it out, or use best_of", False),
-    _refused("length_penalty", "it belongs to beam search, which is not supported", 1, 1.0),
+    _refused("use_beam_search", "leave it out, or use best_of", False),
+    _refused("length_penalty", "it belongs to beam search: leave it out", 1, 1.0),
     _refused("repetition_detection", "use repetition_penalty or frequency_penalty"),
-    _refused("watermarking", "watermarks are not supported", False),
+    _refused("watermarking", "leave it out", False),
     _refused("logits_processors", "use logit_bias, allowed_token_ids or bad_words", []),
     _refused("vllm_xargs", "there are no custom logits processors", {}),
     # -- when to stop
@@ -150,7 +151,7 @@ FIELDS: tuple[ApiField, ...] = (
     _refused("mm_processor_kwargs", _NO_MEDIA, {}),
     _refused("media_io_kwargs", _NO_MEDIA, {}),
     _refused("mm_payload", _NO_MEDIA),
-    _refused("prediction", "predicted outputs are not supported"),
+    _refused("prediction", "nothing is predicted: leave it out"),
     _refused("verbosity", "say in the messages how long the answer shall be", "medium"),
 )  # fmt: skip
 
@@ -160,6 +161,12 @@ _BY_NAME = {(route, field.name): field for field in FIELDS for route in field.ro
 def field_of(route: Route, name: str) -> ApiField | None:
     """The entry of a field on a route; None for an unknown one."""
     return _BY_NAME.get((route, name))
+
+
+def nearest(route: Route, name: str) -> str | None:
+    """The field of a route that an unknown one was probably meant to be."""
+    found = get_close_matches(name, [known for at, known in _BY_NAME if at == route], 1, 0.8)
+    return found[0] if found else None
 
 
 def is_known(name: str) -> bool:

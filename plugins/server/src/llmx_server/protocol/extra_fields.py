@@ -10,7 +10,7 @@ from typing import Any
 
 from llmx.errors import RequestError
 from llmx_server.body import shorten
-from llmx_server.protocol.api_fields import Route, field_of, is_known
+from llmx_server.protocol.api_fields import Route, field_of, is_known, nearest
 
 __all__ = ["check_extra", "warning_header"]
 
@@ -23,14 +23,21 @@ def check_extra(route: Route, extra: Mapping[str, Any] | None) -> list[str]:
     for name, value in (extra or {}).items():
         field = field_of(route, name)
         if field is None or field.state == "works":  # works: of /v1/chat/completions, where another route asks
-            phrases.append(f"{name[:40]} ({'not a field of this route' if is_known(name) else 'unknown'})")
+            phrases.append(f"{name[:40]} ({_why(route, name)})")
         elif any(value == neutral and type(value) is type(neutral) for neutral in field.neutral):
             continue
         elif field.state == "refused":
-            raise RequestError(f"{name} is {shorten(value)}: it is not supported: {field.what}", field=name)
+            raise RequestError(f"{name} is {shorten(value)}, which is not supported here: {field.what}", field=name)
         else:
             phrases.append(f"{name} ({field.what})")
     return phrases
+
+
+def _why(route: Route, name: str) -> str:
+    if is_known(name):
+        return "not a field of this route"
+    meant = nearest(route, name[:40])
+    return f"unknown, {meant}?" if meant else "unknown"
 
 
 def warning_header(phrases: Iterable[str]) -> dict[str, str]:
