@@ -23,7 +23,8 @@ def check_extra(route: Route, extra: Mapping[str, Any] | None) -> list[str]:
     for name, value in (extra or {}).items():
         field = field_of(route, name)
         if field is None or field.state == "works":  # works: of /v1/chat/completions, where another route asks
-            phrases.append(f"{name[:40]} ({_why(route, name)})")
+            why = _why(route, name) if len(phrases) < _MAX_NAMED else ""  # what no header shows needs no search
+            phrases.append(f"{name[:40]} ({why})")
         elif any(value == neutral and type(value) is type(neutral) for neutral in field.neutral):
             continue
         elif field.state == "refused":
