@@ -56,8 +56,12 @@ lint: $(TEST)/.ready  ## ruff, mypy --strict, import contracts
 	$(START) $(TEST)/bin/ruff check --quiet --output-format concise . ; $(TEST)/bin/mypy --no-error-summary; \
 	$(TEST)/bin/lint-imports --no-logo >.build/lint-imports.log || { cat .build/lint-imports.log; exit 1; }; $(DONE) 'lint' $$((SECONDS - start))
 
-bench: $(VENV)/.ready  ## tokens per second of the embedded model on this machine; ARGS passes options
-	@$(VENV)/bin/llmx bench throughput $(ARGS)
+# peers that are not there are installed first, outside llmx's environments; a floor that is missed fails
+PEERS ?= openvino,llamacpp
+COMMA := ,
+bench: $(VENV)/.ready  ## speed beside other engines, floors checked; PEERS=none for llmx alone, ARGS passes options
+	@[[ "$(PEERS)" == none ]] || PYTHON=$(PYTHON) benchmarks/setup_peers.sh $(subst $(COMMA), ,$(PEERS))
+	@$(VENV)/bin/python -m benchmarks.compare_cpu --peers $(PEERS) $(if $(filter none,$(PEERS)),,--assert) $(ARGS)
 
 wheels: $(TOOLS)/.ready  ## dist/ with a wheel of every package, built clean
 	@rm -rf dist .build/native-clean
