@@ -30,6 +30,7 @@ from benchmarks.report import plot, text
 from benchmarks.rows import SERVED, Job, Row, chosen
 from benchmarks.run_engine import ENGINES
 from benchmarks.work import Limits, Work, work_of
+from llmx.errors import LlmxError
 
 BUILD = Path(__file__).parents[1] / ".build"
 
@@ -47,10 +48,15 @@ class Comparison:
             jobs[Job("llmx", "q4_1")].add("step")
         self.rows = rows
         self.jobs = {job: sorted(workloads) for job, workloads in jobs.items()}
-        self.models = {name: make_model(name, args.models) for name in sorted({job.model for job in jobs})}
+        self.errors: dict[str, str] = {}
+        self.models: dict[str, Path] = {}
+        for name in sorted({job.model for job in jobs}):
+            try:
+                self.models[name] = make_model(name, args.models)
+            except (LlmxError, ImportError, OSError) as error:
+                self.errors[f"model {name}"] = f"cannot be made: {error}"
         self.rates: dict[Job, dict[str, list[Any]]] = {job: defaultdict(list) for job in jobs}
         self.versions: dict[str, str] = {}
-        self.errors: dict[str, str] = {}
         self.others: list[dict[str, Any]] = []
         self.limits: Limits | None = None
 
@@ -65,11 +71,15 @@ class Comparison:
 
     def _limits(self) -> None:
         new, old = measure_limits(self._args.threads), self.limits
-        self.limits = new if old is None else Limits(*(max(a, b) for a, b in zip(astuple(new), astuple(old), strict=True)))
+        self.limits = new or old if old is None or new is None else Limits(*(max(a, b) for a, b in zip(astuple(new), astuple(old), strict=True)))
 
     def _one(self, job: Job, round_: int) -> None:
         began, neighbours = time.monotonic(), Neighbours()
-        result = run_job(job, self.jobs[job], self._peers.python(job.engine), self.models[job.model], self._args)
+        model = self.models.get(job.model)
+        if model is None:
+            result: dict[str, Any] = {"error": f"model {job.model} is missing"}
+        else:
+            result = run_job(job, self.jobs[job], self._peers.python(job.engine), model, self._args)
         busy = neighbours.read()
         self.others.append({"job": str(job), "round": round_, "others": round(busy, 2)})
         for name in self.jobs[job]:

@@ -58,10 +58,14 @@ def run_job(job: Job, workloads: list[str], python: Path, model: Path, args: arg
     return result
 
 
-def measure_limits(threads: int) -> Limits:
-    """The machine's limits at the level that llmx takes here, from a process of its own."""
-    code = "import json, sys; from dataclasses import asdict; from llmx_cpu.native import best_isa; from llmx_cpu.roofline import measure_roofline"
+def measure_limits(threads: int) -> Limits | None:
+    """The machine's limits at the level that llmx takes here, from a process of its own. None, and a line on stderr, when that fails."""
+    code = "import json; from dataclasses import asdict; from llmx_cpu.native import best_isa; from llmx_cpu.roofline import measure_roofline"
     code += f"; print(json.dumps(asdict(measure_roofline(best_isa(), {threads}))))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        reason = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        print(f"warning: the machine's limits are unknown: {reason[0]}", file=sys.stderr)
+        return None
     found = json.loads(done.stdout)
     return Limits(found["read"], found["int8"], found["bf16"], found["f32"])

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping
-from importlib.metadata import distributions
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 __all__ = ["installed", "version_skew"]
 
-_RELEASED_TOGETHER = ("llmx-core", "llmx-cli", "llmx-server", "llmx-platform-cpu")
+_INFO = re.compile(r"(llmx[_-][\w.-]+?)-[^-]+\.(?:dist|egg)-info$", re.IGNORECASE)
+_RELEASED_TOGETHER = ("llmx-core", "llmx-cli", "llmx-server", "llmx-llguidance", "llmx-platform-cpu")
 
 
 def installed() -> dict[str, str]:
     """Name -> version of every installed distribution whose name begins with "llmx-"."""
-    found: dict[str, str] = {}
-    for dist in distributions():  # in the order of sys.path: the first of a name is the one that is imported
-        name = (dist.name or "").lower()
-        if name.startswith("llmx-"):
-            found.setdefault(name, dist.version)
-    return dict(sorted(found.items()))
+    # By the names of their folders: to ask each distribution for its name would parse all that is installed, at every start.
+    names = {match[1].replace("_", "-").lower() for place in sys.path for match in map(_INFO.match, _listing(place)) if match}
+    found = {}
+    for name in sorted(names):
+        try:
+            found[name] = version(name)  # of the first of that name on sys.path, which is the one that is imported
+        except PackageNotFoundError:
+            continue  # a folder that is left over, without metadata
+    return found
+
+
+def _listing(place: str) -> list[str]:
+    try:
+        return [path.name for path in Path(place or ".").iterdir() if path.name.lower().startswith("llmx")]
+    except OSError:
+        return []  # sys.path also names archives and folders that are not there
 
 
 def version_skew(found: Mapping[str, str]) -> tuple[str, str] | None:
