@@ -30,6 +30,7 @@ from benchmarks.report import plot, text
 from benchmarks.rows import SERVED, Job, Row, chosen
 from benchmarks.run_engine import ENGINES
 from benchmarks.work import Limits, Work, work_of
+
 from llmx.errors import LlmxError
 
 BUILD = Path(__file__).parents[1] / ".build"
