@@ -77,7 +77,7 @@ class CallIds:
             return given
         if self._style == "mistral":
             return "".join(secrets.choice(_LETTERS) for _ in range(9))
-        return f"call_{secrets.token_hex(12)}"
+        return f"{'toolu' if self._style == 'anthropic' else 'call'}_{secrets.token_hex(12)}"
 
 
 def message_of(answer: Answer, ids: CallIds) -> dict[str, Any]:

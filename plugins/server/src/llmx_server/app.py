@@ -15,10 +15,11 @@ from llmx.config import EngineConfig
 from llmx.errors import LlmxError, QueueFull, QueueTimeout
 from llmx_server.auth import ApiKeyGuard
 from llmx_server.chat_forms import ChatForms
-from llmx_server.errors import JsonResponse, error_response, failure_body, failure_status
+from llmx_server.error_shapes import in_shape
+from llmx_server.errors import JsonResponse, error_body, failure_body, failure_status
 from llmx_server.metrics import Metrics
 from llmx_server.request_id import RequestId
-from llmx_server.routes import chat, completions, models, ops, tokenize
+from llmx_server.routes import chat, completions, messages, models, ops, tokenize
 from llmx_server.serving import Phase, Serving
 from llmx_server.version import version
 
@@ -41,7 +42,7 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, phase: Phase = "rea
     if phase == "ready":
         serving.metrics.name_model(serving.model_names[0], engine.info)
     app.state.serving = serving
-    for module in (completions, chat, models, tokenize, ops):
+    for module in (completions, chat, messages, models, tokenize, ops):
         app.include_router(module.router)
     app.add_exception_handler(LlmxError, _on_llmx_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -60,7 +61,7 @@ async def _on_llmx_error(request: Request, error: Exception) -> Response:
     _count(request, error, body["error"]["code"])
     if status >= 500:
         _log.warning("%s %s: %s", request.method, request.url.path, error)
-    return JsonResponse(body, status_code=status, headers=headers)
+    return JsonResponse(in_shape(request.url.path, status, body), status_code=status, headers=headers)
 
 
 def _count(request: Request, error: Exception, code: str | None) -> None:
@@ -74,9 +75,8 @@ def _count(request: Request, error: Exception, code: str | None) -> None:
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path[:200]}: {error.detail}"
-    response = error_response(error.status_code, message, code="not_found" if error.status_code == 404 else None)
-    response.headers.update(error.headers or {})
-    return response
+    body = error_body(message, code="not_found" if error.status_code == 404 else None)
+    return JsonResponse(in_shape(request.url.path, error.status_code, body), status_code=error.status_code, headers=dict(error.headers or {}))
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:
@@ -85,4 +85,4 @@ async def _on_disconnect(request: Request, error: Exception) -> Response:
 
 
 async def _on_exception(request: Request, error: Exception) -> Response:
-    return JsonResponse(failure_body(error), status_code=500)
+    return JsonResponse(in_shape(request.url.path, 500, failure_body(error)), status_code=500)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from llmx_server.errors import error_response
+from llmx_server.error_shapes import in_shape
+from llmx_server.errors import JsonResponse, error_body
 
 __all__ = ["OPEN_PATHS", "ApiKeyGuard"]
 
@@ -16,7 +17,7 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
 
 
 class ApiKeyGuard:
-    """ASGI middleware that answers 401 unless `Authorization: Bearer KEY` names one of `keys`.
+    """ASGI middleware that answers 401 unless `Authorization: Bearer KEY` or `x-api-key: KEY` names one of `keys`.
 
     Default deny: a route added later is guarded without a change here. Preflight requests (OPTIONS) carry no key and reach
     no handler that does work, so they pass. on_refused is called for each 401.
@@ -38,16 +39,18 @@ class ApiKeyGuard:
             await send({"type": "websocket.close", "code": 4401})
             return
         message = "no valid API key: send the header `Authorization: Bearer KEY` with a key given to --api-key"
-        response = error_response(401, message, code="invalid_api_key")
-        response.headers["WWW-Authenticate"] = "Bearer"
+        body = in_shape(scope["path"], 401, error_body(message, code="invalid_api_key"))
+        response = JsonResponse(body, status_code=401, headers={"WWW-Authenticate": "Bearer"})
         await response(scope, receive, send)
 
     def _passes(self, scope: Scope) -> bool:
         if scope.get("method") == "OPTIONS" or scope["path"] in self._open:
             return True
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, key = given.partition(b" ")
+        headers = dict(scope["headers"])
+        scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer":
+            key = headers.get(b"x-api-key", b"")  # Anthropic's clients
+        if not key:
             return False
         # Digests of equal length, every one compared, each in constant time: how long it takes tells nothing about how near a guess was.
         matches = [hmac.compare_digest(_digest(key.strip()), known) for known in self._keys]

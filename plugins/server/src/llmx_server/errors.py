@@ -16,7 +16,6 @@ __all__ = [
     "JsonResponse",
     "NotReady",
     "error_body",
-    "error_response",
     "failure_body",
     "failure_status",
 ]
@@ -55,11 +54,6 @@ class GenerationFailed(RequestError):
 def error_body(message: str, *, type: str = "invalid_request_error", param: str | None = None, code: str | None = None) -> dict[str, Any]:
     """The body of an error answer."""
     return {"error": {"message": message, "type": type, "param": param, "code": code}}
-
-
-def error_response(status: int, message: str, *, type: str = "invalid_request_error", param: str | None = None, code: str | None = None) -> JsonResponse:
-    """An error answer that is not made from an exception."""
-    return JsonResponse(error_body(message, type=type, param=param, code=code), status_code=status)
 
 
 def failure_status(error: Exception) -> tuple[int, dict[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
 from starlette.requests import ClientDisconnect
@@ -22,16 +22,27 @@ DONE = b"data: [DONE]\n\n"
 _log = logging.getLogger("llmx.server")
 
 
+def _failed(error: Exception) -> bytes:
+    return event(failure_body(error))
+
+
 class EventStream(Response):
     """Streams the bytes of `events`.
 
     The first event is awaited before the headers go out, so an error before it is answered with its own status. A later
-    error becomes an error event, then [DONE]. Each event is sent before the next is asked for: a slow reader holds back
+    error becomes the event that `failed` makes of it, then `end`. Each event is sent before the next is asked for: a slow reader holds back
     its own stream and nothing piles up. A client that goes away closes `events`.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> None:
-        self._events = events
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str] | None = None,
+        *,
+        failed: Callable[[Exception], bytes] = _failed,
+        end: bytes = DONE,
+    ) -> None:
+        self._events, self._failed, self._end = events, failed, end
         self.status_code = 200
         self.background = None
         self.body = b""
@@ -57,8 +68,8 @@ class EventStream(Response):
                 async for data in events:
                     await send({"type": "http.response.body", "body": data, "more_body": True})
             except LlmxError as error:
-                await send({"type": "http.response.body", "body": event(failure_body(error)), "more_body": True})
+                await send({"type": "http.response.body", "body": self._failed(error), "more_body": True})
             except Exception as error:  # noqa: BLE001  the border to the client: the status is sent, only an event can tell it
                 _log.exception("a stream failed")
-                await send({"type": "http.response.body", "body": event(failure_body(error)), "more_body": True})
-            await send({"type": "http.response.body", "body": DONE, "more_body": False})
+                await send({"type": "http.response.body", "body": self._failed(error), "more_body": True})
+            await send({"type": "http.response.body", "body": self._end, "more_body": False})

@@ -10,18 +10,19 @@ from starlette.responses import Response
 from llmx_server.answer_form import AnswerForm, CallIds, finish_reason, message_of
 from llmx_server.body import read_body
 from llmx_server.chat_chunks import chat_events
+from llmx_server.chat_job import chat_job
 from llmx_server.disconnect import until_disconnect
 from llmx_server.errors import JsonResponse
 from llmx_server.frames import Frames
 from llmx_server.generation import Answers, collect
-from llmx_server.jobs import Job, make_job
+from llmx_server.jobs import Job
 from llmx_server.protocol.api_fields import CHAT
 from llmx_server.protocol.chat import ChatRequest, chat_choice
 from llmx_server.protocol.extra_fields import check_extra, warning_header
 from llmx_server.protocol.logprobs import prompt_logprobs
 from llmx_server.protocol.usage import response_head, usage_of
 from llmx_server.schema import json_body
-from llmx_server.serving import Serving, serving_of
+from llmx_server.serving import serving_of
 from llmx_server.sse import EventStream
 
 __all__ = ["router"]
@@ -38,25 +39,14 @@ async def create_chat_completion(request: Request) -> Response:
     model = serving.model_name(body.model)
     phrases = [*check_extra(CHAT, body.model_extra), *body.without_effect()]
     usage_at_end, _ = body.usage_in_stream()
-    job, form, more = await _job(serving, body)
-    headers = warning_header([*phrases, *more, *body.unread(serving.template_variables())])
+    job, form, more = await chat_job(serving, body)
+    headers = warning_header([*phrases, *more])
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
     head = response_head("chatcmpl", kind, model, serving.fingerprint, **body.head_fields())
     if body.stream:
         return EventStream(chat_events(serving, body, job, form, Frames(head, with_usage=usage_at_end), _of_prompt(body, job)), headers)
     answers = (await until_disconnect(request.receive, collect(serving, [job])))[0]
     return JsonResponse({**head, **_whole(body, answers, form), **_of_prompt(body, job)}, headers=headers)
-
-
-async def _job(serving: Serving, body: ChatRequest) -> tuple[Job, AnswerForm, list[str]]:
-    params = body.params(serving.engine.info.vocab_size, serving.engine.sampling_defaults)
-    serving.check_priority(params.priority)
-    tools = body.wanted_tools()
-    arguments, phrases = serving.forms.arguments(body.template_arguments(), tools)
-    prompt = serving.render(arguments)
-    form, params = serving.forms.form(tools, prompt, params, show_reasoning=body.include_reasoning)
-    job = await make_job(serving, prompt, params, add_special_tokens=body.add_special_tokens, max_tokens_given=True, cache_salt=body.salt())
-    return job, form, phrases
 
 
 def _whole(body: ChatRequest, answers: Answers, form: AnswerForm) -> dict[str, Any]:

@@ -1,0 +1,58 @@
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from llmx_server.answer_form import CallIds
+from llmx_server.anthropic_events import error_event, message_events
+from llmx_server.body import read_body
+from llmx_server.chat_job import chat_job
+from llmx_server.disconnect import until_disconnect
+from llmx_server.errors import JsonResponse
+from llmx_server.generation import collect
+from llmx_server.protocol.anthropic import MessagesRequest, content_blocks, stop_of, usage_counts
+from llmx_server.protocol.extra_fields import warning_header
+from llmx_server.protocol.usage import response_head
+from llmx_server.schema import json_body
+from llmx_server.serving import serving_of
+from llmx_server.sse import EventStream
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.post("/v1/messages", openapi_extra=json_body(MessagesRequest))
+async def create_message(request: Request) -> Response:
+    """Answer a conversation, Anthropic's way."""
+    serving = serving_of(request)
+    serving.check_ready()
+    body = await read_body(request, MessagesRequest)
+    model = serving.model_name(body.model)
+    job, form, phrases = await chat_job(serving, body.chat())
+    headers = warning_header([*body.without_effect(), *phrases])
+    head: dict[str, Any] = {"id": response_head("msg", "", model, "")["id"], "type": "message", "role": "assistant", "model": model}
+    if body.stream:
+        return EventStream(message_events(serving, job, form, head), headers, failed=error_event, end=b"")
+    answers = (await until_disconnect(request.receive, collect(serving, [job])))[0]
+    answer = answers.by_index[0]
+    read = form.read(answer.text)
+    reason, stop = stop_of(answer.finish_reason, answer.stop_reason, bool(read.calls))
+    counts = usage_counts(answers.prompt_tokens, answers.cached_tokens, answers.completion_tokens)
+    whole = {**head, "content": content_blocks(read, CallIds("anthropic")), "stop_reason": reason, "stop_sequence": stop, "usage": counts}
+    return JsonResponse(whole, headers=headers)
+
+
+@router.post("/v1/messages/count_tokens", openapi_extra=json_body(MessagesRequest))
+async def count_tokens(request: Request) -> Response:
+    """Tokens of the prompt that a message request would make."""
+    serving = serving_of(request)
+    serving.check_ready()
+    body = await read_body(request, MessagesRequest)
+    serving.model_name(body.model)
+    job, _, _ = await chat_job(serving, body.chat(counting=True))
+    return JsonResponse({"input_tokens": len(job.token_ids)}, headers=warning_header(body.without_effect()))
