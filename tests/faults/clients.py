@@ -56,7 +56,7 @@ async def read_stream(client: httpx.AsyncClient, prompt: list[int], max_tokens: 
 
 def gauges(url: str) -> dict[str, float]:
     """Metrics without further labels, by name."""
-    families = text_string_to_metric_families(httpx.get(f"{url}/metrics").text)
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=60).text)
     return {sample.name: sample.value for family in families for sample in family.samples if set(sample.labels) == {"model_name"}}
 
 

@@ -39,7 +39,7 @@ def engine_of(server: Server) -> int:
 
 
 def health(server: Server) -> int:
-    return httpx.get(f"{server.url}/health").status_code
+    return httpx.get(f"{server.url}/health", timeout=HANG_S).status_code
 
 
 def gone(pid: int) -> bool:
@@ -113,11 +113,11 @@ def test_what_a_request_causes_in_the_engine(server: Server) -> None:
             ending = await read_stream(client, [5, fault, 7], 20)
             return ending, await other
 
-    alone = httpx.post(f"{server.url}/v1/completions", json=body_of(OK, 30, temperature=0)).json()["choices"]
+    alone = httpx.post(f"{server.url}/v1/completions", json=body_of(OK, 30, temperature=0), timeout=HANG_S).json()["choices"]
     ending, other = asyncio.run(beside(NAN))
     assert ending.error and ending.error["code"] == "generation_failed" and "NaN" in ending.error["message"]
     assert other.status_code == 200 and other.json()["usage"]["completion_tokens"] == 30
-    whole = httpx.post(f"{server.url}/v1/completions", json=body_of([5, NAN, 7], 20))
+    whole = httpx.post(f"{server.url}/v1/completions", json=body_of([5, NAN, 7], 20), timeout=HANG_S)
     assert whole.status_code == 500 and whole.json()["error"]["type"] == "server_error"
     assert gauges(server.url)["llmx:kv_cache_usage_perc"] == 0
     for fault in (HANG, MEMORY):
@@ -125,7 +125,7 @@ def test_what_a_request_causes_in_the_engine(server: Server) -> None:
         ending, other = asyncio.run(beside(fault))
         assert ending.finish == "length" and other.status_code == 200
         assert engine_of(server) != before and gone(before)
-    assert httpx.post(f"{server.url}/v1/completions", json=body_of(OK, 30, temperature=0)).json()["choices"] == alone
+    assert httpx.post(f"{server.url}/v1/completions", json=body_of(OK, 30, temperature=0), timeout=HANG_S).json()["choices"] == alone
     server.process.send_signal(signal.SIGTERM)
     code, log = server.end()
     assert code == 0 and "--step-timeout" in log and "MemoryError: injected" in log  # its traceback is in the log, not in an answer
@@ -205,8 +205,8 @@ def test_a_full_disk_under_stdout_does_not_keep_it_from_serving(tmp_path: Path) 
     command = [sys.executable, "-m", "llmx", "serve", "--port", str(port), "--platform", "null", "--num-blocks", "600"]
     with open("/dev/full", "w") as full, subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE, text=True) as process:
         try:
-            until(lambda: process.poll() is not None or listens(url) and httpx.get(f"{url}/ready").status_code == 200, HANG_S)
-            assert httpx.post(f"{url}/v1/completions", json=body_of(OK, 2)).status_code == 200
+            until(lambda: process.poll() is not None or listens(url) and httpx.get(f"{url}/ready", timeout=HANG_S).status_code == 200, HANG_S)
+            assert httpx.post(f"{url}/v1/completions", json=body_of(OK, 2), timeout=HANG_S).status_code == 200
             process.send_signal(signal.SIGTERM)
             _, log = process.communicate(timeout=HANG_S)
         finally:
@@ -216,7 +216,7 @@ def test_a_full_disk_under_stdout_does_not_keep_it_from_serving(tmp_path: Path) 
 
 def listens(url: str) -> bool:
     try:
-        httpx.get(f"{url}/version")
+        httpx.get(f"{url}/version", timeout=HANG_S)
     except httpx.ConnectError:
         return False
     return True

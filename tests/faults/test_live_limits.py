@@ -25,26 +25,26 @@ def error_of(answer: httpx.Response) -> dict[str, str]:
 
 
 def test_time_of_an_answer_and_time_in_the_queue(tmp_path: Path) -> None:
-    async def test(url: str) -> tuple[list[Ending], list[httpx.Response]]:
+    async def test(url: str) -> tuple[list[Ending], httpx.Response, list[httpx.Response]]:
         async with httpx.AsyncClient(base_url=url, timeout=HANG_S) as client:
             long = [asyncio.create_task(read_stream(client, [20 + at], 6000)) for at in range(2)]
-            while gauges(url)["llmx:num_requests_running"] < 2:
+            whole = asyncio.create_task(client.post("/v1/completions", json=body_of([5], 6000)))
+            while gauges(url)["llmx:num_requests_running"] < 3:
                 await asyncio.sleep(0.01)
             answers = await asyncio.gather(*(client.post("/v1/completions", json=body_of([5], 5, stream=streamed)) for streamed in (False, True)))
-            return list(await asyncio.gather(*long)), answers
+            return list(await asyncio.gather(*long)), await whole, answers
 
-    limits = ("--max-num-seqs", "2", "--queue-timeout", "0.3", "--request-timeout", "6")
+    limits = ("--max-num-seqs", "3", "--queue-timeout", "0.3", "--request-timeout", "6")
     with serve(*COMMON, *limits, environ=faulty(tmp_path, step_s=0.01)) as server:
-        long, answers = asyncio.run(test(server.url))
+        long, whole, answers = asyncio.run(test(server.url))
         for ending in long:
             assert ending.chunks > 5 and ending.done and ending.error
             assert ending.error["code"] == "request_timeout" and "6 s" in ending.error["message"] and "--request-timeout" in ending.error["message"]
         for answer in answers:
             assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1
             assert error_of(answer)["code"] == "queue_timeout" and "0.3 s" in error_of(answer)["message"] and "--queue-timeout" in error_of(answer)["message"]
-        whole = httpx.post(f"{server.url}/v1/completions", json=body_of([5], 6000), timeout=HANG_S)
         assert whole.status_code == 408 and error_of(whole)["code"] == "request_timeout"
-        assert httpx.post(f"{server.url}/v1/completions", json=body_of([5], 5)).status_code == 200
+        assert httpx.post(f"{server.url}/v1/completions", json=body_of([5], 5), timeout=HANG_S).status_code == 200
         until(lambda: gauges(server.url)["llmx:kv_cache_usage_perc"] == 0)
 
 
@@ -71,7 +71,7 @@ def test_b101_clients_that_leave_while_queued_in_prefill_or_in_the_middle(tmp_pa
             seconds = until(lambda: idle(server.url))
             with capsys.disabled():
                 print(f"\nfive clients left: nothing runs, waits or holds KV after {seconds:.2f} s")
-        assert httpx.post(f"{server.url}/v1/completions", json=body_of([5], 5)).status_code == 200
+        assert httpx.post(f"{server.url}/v1/completions", json=body_of([5], 5), timeout=HANG_S).status_code == 200
 
 
 def idle(url: str) -> bool:
