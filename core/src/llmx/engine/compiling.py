@@ -7,7 +7,7 @@ from time import monotonic
 
 from llmx.engine.messages import Abort, Add, SeqOutput
 from llmx.errors import RequestError
-from llmx.structured.manager import Grammars, Ready
+from llmx.structured.manager import Grammars, ReadyGrammar
 
 __all__ = ["CompileRoom"]
 
@@ -19,7 +19,7 @@ class CompileRoom:
 
     def __init__(self, grammars: Grammars | None) -> None:
         self._grammars = grammars
-        self._held: dict[str, tuple[Add, Future[Ready], float]] = {}
+        self._held: dict[str, tuple[Add, Future[ReadyGrammar], float]] = {}
 
     def __len__(self) -> int:
         return len(self._held)
@@ -42,14 +42,14 @@ class CompileRoom:
         del self._held[message.id]
         return [SeqOutput(message.id, index, [], finish_reason=message.reason) for index in range(held[0].params.n)]
 
-    def ready(self, *, idle: bool) -> list[tuple[Add, RequestError | None]]:
-        """Requests that wait no longer, each with why it is refused, or None. idle: nothing else runs, so wait a moment for one."""
+    def ready(self, *, idle: bool) -> list[tuple[Add, ReadyGrammar | RequestError]]:
+        """Requests that wait no longer, each with its grammar or why it is refused. idle: nothing else runs, so wait a moment for one."""
         if idle and self._held:
             wait([future for _, future, _ in self._held.values()], _PAUSE_S, FIRST_COMPLETED)
-        done: list[tuple[Add, RequestError | None]] = []
+        done: list[tuple[Add, ReadyGrammar | RequestError]] = []
         for message, future, deadline in list(self._held.values()):
             if future.done():
-                done.append((message, _failure(message, future)))
+                done.append((message, _outcome(message, future)))
             elif monotonic() > deadline and self._grammars is not None and message.params.structured_outputs is not None:
                 done.append((message, self._grammars.too_slow(message.params.structured_outputs)))
         for message, _ in done:
@@ -57,9 +57,11 @@ class CompileRoom:
         return done
 
 
-def _failure(message: Add, future: Future[Ready]) -> RequestError | None:
+def _outcome(message: Add, future: Future[ReadyGrammar]) -> ReadyGrammar | RequestError:
     error = future.exception()
-    if error is None or isinstance(error, RequestError):
+    if error is None:
+        return future.result()
+    if isinstance(error, RequestError):
         return error
     field = message.params.structured_outputs.field_name if message.params.structured_outputs else None
     return RequestError(f"the grammar could not be compiled: {type(error).__name__}: {error}", field=field)

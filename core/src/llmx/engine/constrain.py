@@ -9,15 +9,15 @@ import numpy as np
 from llmx.errors import GrammarError
 from llmx.sampling_params import SamplingParams
 from llmx.structured.constraint import Constraint
-from llmx.structured.manager import Grammars
+from llmx.structured.manager import Grammars, ReadyGrammar
 
 __all__ = ["constrain"]
 
 
 def constrain(
-    params: SamplingParams, grammars: Grammars | None, eos_ids: tuple[int, ...], *, masks: bool
+    params: SamplingParams, grammars: Grammars | None, ready: ReadyGrammar | None, eos_ids: tuple[int, ...], *, masks: bool
 ) -> tuple[SamplingParams, list[Constraint | None]]:
-    """(params as the engine runs them, a Constraint for each of n answers). Waits for the grammar when it is not compiled yet.
+    """(params as the engine runs them, a Constraint for each of n answers). ready: the grammar; None: it is compiled here, if there is one.
 
     Under a grammar EOS ends the answer even with ignore_eos, and min_tokens holds only while the grammar allows something else.
     masks: the executor takes token masks. Raises GrammarError.
@@ -28,7 +28,7 @@ def constrain(
     if grammars is None or not masks:
         why = "this platform cannot mask tokens, so no form can be enforced: leave it out, or use another platform"
         raise GrammarError(f"{wanted.field_name}: {why}", field=wanted.field_name)
-    ready = grammars.get(wanted)
+    ready = ready or grammars.get(wanted)
     stops = np.array(sorted({*params.stop_token_ids, *eos_ids}), np.int32)
     constraints = [Constraint(ready.backend, ready.compiled.matcher(), params.min_tokens, stops) for _ in range(params.n)]
     return replace(params, min_tokens=0, ignore_eos=False), [*constraints]

@@ -27,7 +27,7 @@ from llmx.sample.params_rows import row_from
 from llmx.sched.queue_limits import QueueLimits
 from llmx.sched.scheduler import Emission, Scheduler
 from llmx.sched.step_builder import Scheduled
-from llmx.structured.manager import Grammars
+from llmx.structured.manager import Grammars, ReadyGrammar
 
 __all__ = ["Engine"]
 
@@ -68,10 +68,10 @@ class Engine:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def add(self, message: Add) -> None:
-        """Queue a request. Raises RequestError (PromptTooLong, QueueFull) when it cannot be served; then nothing changed."""
+    def add(self, message: Add, ready: ReadyGrammar | None = None) -> None:
+        """Queue a request. ready: its grammar, if it is compiled. Raises RequestError (PromptTooLong, QueueFull); then nothing changed."""
         self._check(message)
-        params, constraints = constrain(message.params, self.grammars, self._eos_ids, masks=self.executor.limits.has("late_mask"))
+        params, constraints = constrain(message.params, self.grammars, ready, self._eos_ids, masks=self.executor.limits.has("late_mask"))
         base = params.seed if params.seed is not None else int(self._seeds.integers(2**63))
         room = self.max_model_len - len(message.prompt)
         max_new = room if params.max_tokens is None else min(params.max_tokens, room)

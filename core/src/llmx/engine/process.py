@@ -34,6 +34,7 @@ from llmx.engine.messages import (
 )
 from llmx.engine.parent import Parent
 from llmx.errors import LlmxError, PlatformError, QueueFull, RequestError, RequestFailed
+from llmx.structured.manager import ReadyGrammar
 
 __all__ = ["main"]
 
@@ -123,8 +124,8 @@ def _serve(engine: Engine, channel: _Channel) -> None:
             if isinstance(message, Shutdown):
                 return
             _handle(message, engine, channel, room)
-        for add, refused in room.ready(idle=not engine.has_work):
-            _add(add, engine, channel, refused)
+        for add, outcome in room.ready(idle=not engine.has_work):
+            _add(add, engine, channel, outcome)
         if engine.has_work:
             items = engine.step()
             if items:
@@ -133,13 +134,13 @@ def _serve(engine: Engine, channel: _Channel) -> None:
                 channel.send(_refusal(name, late))
 
 
-def _add(message: Add, engine: Engine, channel: _Channel, refused: RequestError | None = None, room: CompileRoom | None = None) -> None:
+def _add(message: Add, engine: Engine, channel: _Channel, outcome: ReadyGrammar | RequestError | None = None, room: CompileRoom | None = None) -> None:
     """Add a request, or hold it while its grammar is compiled, or say why not."""
     try:
-        if refused is not None:
-            raise refused
+        if isinstance(outcome, RequestError):
+            raise outcome
         if room is None or not room.hold(message):
-            engine.add(message)
+            engine.add(message, outcome)
     except RequestError as error:
         channel.send(_refusal(message.id, error))
     except Exception as error:  # noqa: BLE001 - an error before anything runs is this request's alone

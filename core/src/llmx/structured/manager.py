@@ -17,14 +17,14 @@ from llmx.structured.grammar import Backend, Compiled, GrammarSpec, TokenTable
 from llmx.structured.spec_from import spec_from
 from llmx.structured_params import StructuredOutputsParams
 
-__all__ = ["CACHED", "Grammars", "Ready"]
+__all__ = ["CACHED", "Grammars", "ReadyGrammar"]
 
 CACHED = 256  # compiled grammars that are kept
 _THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadyGrammar:
     """A compiled grammar and the backend whose it is."""
 
     backend: Backend
@@ -44,8 +44,8 @@ class Grammars:
         self._makers = tuple(makers)
         self._read_table = table
         self._kept = kept
-        self._cache: OrderedDict[tuple[str, GrammarSpec], Ready] = OrderedDict()
-        self._pending: dict[StructuredOutputsParams, Future[Ready]] = {}
+        self._cache: OrderedDict[tuple[str, GrammarSpec], ReadyGrammar] = OrderedDict()
+        self._pending: dict[StructuredOutputsParams, Future[ReadyGrammar]] = {}
         self._lock = Lock()
         self._table: TokenTable | None = None
         self._backends: dict[str, Backend] = {}
@@ -58,7 +58,7 @@ class Grammars:
         """The backends, in the order of preference."""
         return tuple(name for name, _ in self._makers)
 
-    def submit(self, params: StructuredOutputsParams) -> Future[Ready]:
+    def submit(self, params: StructuredOutputsParams) -> Future[ReadyGrammar]:
         """The grammar, ready sooner or later; equal requests share the work. Its exception is a GrammarError."""
         if not self._makers:
             why = "no structured-output backend is installed: pip install llmx-llguidance"
@@ -71,7 +71,7 @@ class Grammars:
             self._pending[params] = found
         return found
 
-    def get(self, params: StructuredOutputsParams) -> Ready:
+    def get(self, params: StructuredOutputsParams) -> ReadyGrammar:
         """The grammar; waits for it. Raises GrammarError, also when it takes too long."""
         try:
             return self.submit(params).result(self.timeout_s)
@@ -90,7 +90,7 @@ class Grammars:
 
     # -- on a compile thread -------------------------------------------------------------------------------------------
 
-    def _compile(self, params: StructuredOutputsParams) -> Ready:
+    def _compile(self, params: StructuredOutputsParams) -> ReadyGrammar:
         spec = spec_from(params)
         with self._lock:
             key = (self._tokens().digest, spec)
@@ -115,7 +115,7 @@ class Grammars:
             self._table = self._read_table()
         return self._table
 
-    def _first_that_can(self, spec: GrammarSpec) -> Ready:
+    def _first_that_can(self, spec: GrammarSpec) -> ReadyGrammar:
         """Raises the first backend's GrammarError, with the others' reasons behind it, when none can."""
         reasons = []
         for name, make in self._makers:
@@ -124,7 +124,7 @@ class Grammars:
                     self._backends[name] = make(self._tokens())
                 backend = self._backends[name]
             try:
-                return Ready(backend, backend.compile(spec))
+                return ReadyGrammar(backend, backend.compile(spec))
             except GrammarError as error:
                 reasons.append((name, str(error)))
             except Exception as error:  # noqa: BLE001 - a foreign library may raise anything; only this request may suffer

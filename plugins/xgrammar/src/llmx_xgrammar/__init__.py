@@ -1,0 +1,1 @@
+"""Structured output with XGrammar; found through the entry point group `llmx.plugins`."""
