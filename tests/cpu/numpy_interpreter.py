@@ -38,6 +38,13 @@ def round_int16(x: np.ndarray) -> np.ndarray:
     return _round_blocks(x, np.float32(127 * 256))
 
 
+def round_outliers(x: np.ndarray) -> np.ndarray:
+    """int16 in blocks whose largest value, squared, is above twice the mean over the row's blocks; int8 in the others."""
+    squares = np.abs(np.ascontiguousarray(x, np.float32)).reshape(*x.shape[:-1], -1, 32).max(-1) ** 2
+    stands_out = squares * squares.shape[-1] > 2 * squares.sum(-1, keepdims=True)
+    return np.where(np.repeat(stands_out, 32, axis=-1), round_int16(x), round_int8(x))
+
+
 def _round_blocks(x: np.ndarray, largest: np.float32) -> np.ndarray:
     blocks = np.ascontiguousarray(x, np.float32).reshape(*x.shape[:-1], -1, 32)
     amax = np.abs(blocks).max(-1, keepdims=True)
@@ -89,18 +96,19 @@ class Interpreter:
             self._cache[key] = dequantize(self.source.get(ref)).astype(np.float64).reshape(ref.shape)
         return self._cache[key]
 
-    def _product(self, x: np.ndarray, part: Part) -> np.ndarray:
+    def _product(self, x: np.ndarray, part: Part, wide: bool) -> np.ndarray:
         stored = str(part.weight.quant)
         if self.rounded and stored.startswith("q"):
-            x = self._round_int(x)
+            x = self._round_int(x, wide)
         elif self.rounded and stored == "bf16":
             x = round_bf16(x)
         y = x @ self.weight(part.weight).T
         return y if part.bias is None else y + self.weight(part.bias)
 
-    def _round_int(self, x: np.ndarray) -> np.ndarray:
+    def _round_int(self, x: np.ndarray, wide: bool) -> np.ndarray:
         if self._rounding == "auto":
-            return np.concatenate([round_int16(x[:FINE_POSITIONS]), round_int8(x[FINE_POSITIONS:])])
+            early = round_outliers if wide else round_int16
+            return np.concatenate([early(x[:FINE_POSITIONS]), round_int8(x[FINE_POSITIONS:])])
         return round_int8(x) if self._rounding == "int8" else round_int16(x)
 
     # -- ops -----------------------------------------------------------------------------------------------------------
@@ -112,7 +120,9 @@ class Interpreter:
         return self.weight(op.weights["w"][0].weight)[positions + op.attrs.offset]
 
     def _linear(self, op: Op, x: np.ndarray) -> np.ndarray:
-        return np.concatenate([self._product(x, part) for part in op.weights["w"]], axis=-1)
+        parts = op.weights["w"]
+        wide = getattr(op.outs[0].shape[0], "name", "") == "T" and len(parts) > 1 and sum(part.rows for part in parts) >= 2 * x.shape[-1]
+        return np.concatenate([self._product(x, part, wide) for part in parts], axis=-1)
 
     def _norm(self, op: Op, x: np.ndarray, gate: np.ndarray | None = None) -> np.ndarray:
         a: NormAttrs = op.attrs

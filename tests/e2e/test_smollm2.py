@@ -13,7 +13,8 @@ from llmx import LLM, SamplingParams
 
 ROWS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("greedy_reference.json").read_text())["rows"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=48)
-# int8 activations (past position 64) move a logit by about 0.1 here; two tokens closer than this in fp32 may change places.
+# int8 activations (past position 64, and in most of gate and up) move a logit by about 0.1 here; two tokens closer than this in fp32
+# may change places. How many prompts meet such a near-tie differs between instruction-set levels.
 NEAR_TIE = 0.25
 
 
@@ -42,7 +43,7 @@ def _compare(llm: LLM, near_tie: float) -> tuple[int, int]:
 
 def test_greedy_tokens_equal_the_reference_up_to_near_ties(llm: LLM) -> None:
     equal, compared = _compare(llm, NEAR_TIE)
-    assert equal >= 14 and compared >= 700, (equal, compared)
+    assert equal >= 11 and compared >= 500, (equal, compared)
 
 
 def test_float32_equals_the_reference() -> None:

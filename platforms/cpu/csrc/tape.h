@@ -146,7 +146,7 @@ class Engine {
   // Rows of positions below n get int16 inputs to quantised weights where these are i16, later ones int8.
   void set_fine_positions(int n) { fine_positions_ = n; }
   void set_fine_rows(const uint8_t* rows, int mult) { fine_rows_ = rows, fine_mult_ = mult; }
-  LinearInput input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm);
+  LinearInput input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm, bool outliers);
 
  private:
   struct Sampling;
@@ -164,6 +164,8 @@ class Engine {
   void run_linear(const LlmxOp& op, int64_t rows);
   void run_mlp(const LlmxOp& op, int64_t rows);
   void round_tile(ActType type, const float* x, int64_t ldx, int64_t first, int64_t rows, int64_t columns, uint8_t* out, int64_t ld);
+  void round_outliers(const float* x, int64_t rows, int64_t k, uint8_t* out, uint32_t fine);
+  bool outliers_only(const LlmxOp& op, const LlmxPart* parts, int n) const;
   uint32_t fine_mask(int64_t first, int64_t rows) const;
   void gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, int64_t rows, float* y, int64_t ldy, const float* residual,
             int64_t begin, int64_t end);

@@ -1,6 +1,7 @@
 // Products on a tape: their inputs, quantised once per op, and what is fused with them. A fusion runs the same functions on the
 // same values in the same order as the ops alone; it only keeps them in cache. So the bits are equal.
 #include <algorithm>
+#include <cmath>
 
 #include "tape.h"
 
@@ -9,6 +10,9 @@ namespace {
 
 int index_of(ActType type) { return static_cast<int>(type); }
 int64_t tiles_of(int64_t m) { return (m + kTileRows - 1) / kTileRows; }
+
+constexpr int kWide = 2;          // a product with this many outputs per input, and more, is wide
+constexpr float kOutlier = 2.0f;  // a block stands out whose largest value, squared, is this many times the row's mean over blocks
 
 // The norm before a product, as run_linear and run_mlp find it in a record.
 struct PreNorm {
@@ -22,7 +26,7 @@ PreNorm pre_norm(const LlmxOp& op, const float* weight, const float* bias) {
 
 }  // namespace
 
-LinearInput Engine::input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm) {
+LinearInput Engine::input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm, bool outliers) {
   bool wanted[kActTypes] = {};
   for (int i = 0; i < n; ++i) wanted[index_of(weights_[parts[i].weight].act)] = true;
   LinearInput input{{}, m, k};
@@ -40,7 +44,14 @@ LinearInput Engine::input_of(const LlmxPart* parts, int n, const float* x, int64
         from = to;
       }
       for (const ActType type : {ActType::bf16, ActType::i8, ActType::i16}) {
-        if (wanted[index_of(type)]) round_tile(type, from, k, row, rows, k, acts_[index_of(type)]->data() + t * act_tile_bytes(type, k), act_ld(type, k));
+        if (!wanted[index_of(type)]) continue;
+        uint8_t* to = acts_[index_of(type)]->data() + t * act_tile_bytes(type, k);
+        const uint32_t fine = outliers && type == ActType::i16 ? fine_mask(row, rows) : 0;
+        if (fine) {
+          round_outliers(from, rows, k, to, fine);
+        } else {
+          round_tile(type, from, k, row, rows, k, to, act_ld(type, k));
+        }
       }
     }
   });
@@ -63,6 +74,34 @@ void Engine::round_tile(ActType type, const float* x, int64_t ldx, int64_t first
   } else {
     linear_.quantize(type, x, ldx, rows, columns, out, fine_mask(first, rows));
   }
+}
+
+// A tile of rows as int8, but int16 in the blocks that stand out among those of their row: most of the rounding error is theirs.
+// The bits of `fine` say for which rows.
+void Engine::round_outliers(const float* x, int64_t rows, int64_t k, uint8_t* out, uint32_t fine) {
+  const int64_t blocks = k / kBlock, step = act_tile_bytes(ActType::i16, kBlock);
+  std::vector<uint32_t> masks(static_cast<size_t>(blocks), 0);
+  std::vector<float> squares(static_cast<size_t>(blocks));
+  for (int64_t r = 0; r < rows; ++r) {
+    if (!(fine >> r & 1)) continue;
+    float sum = 0.0f;
+    for (int64_t b = 0; b < blocks; ++b) {
+      float largest = 0.0f;
+      for (int i = 0; i < kBlock; ++i) largest = std::max(largest, std::fabs(x[r * k + b * kBlock + i]));
+      squares[static_cast<size_t>(b)] = largest * largest;
+      sum += largest * largest;
+    }
+    for (size_t b = 0; b < masks.size(); ++b) masks[b] |= static_cast<uint32_t>(squares[b] * static_cast<float>(blocks) > kOutlier * sum) << r;
+  }
+  for (int64_t b = 0; b < blocks; ++b) linear_.quantize(ActType::i16, x + b * kBlock, k, rows, kBlock, out + b * step, masks[static_cast<size_t>(b)]);
+}
+
+// The second plane costs most where a product is wide. Products of several weights only: the input of `down` is made 32 columns
+// at a time, and what is fused must not change the bits.
+bool Engine::outliers_only(const LlmxOp& op, const LlmxPart* parts, int n) const {
+  int64_t rows = 0;
+  for (int i = 0; i < n; ++i) rows += weights_[parts[i].weight].rows;
+  return fine_positions_ != INT32_MAX && op.rows == 0 && n > 1 && rows >= kWide * op.i[2];
 }
 
 // Panels [begin, end) of one part for the rows of `tile` onward.
@@ -97,7 +136,7 @@ void Engine::linear(const LlmxPart* parts, int n, const LinearInput& input, floa
 void Engine::run_linear(const LlmxOp& op, int64_t rows) {
   const LlmxPart* parts = parts_.data() + op.i[0];
   const PreNorm norm = pre_norm(op, vector(op.w[0]), vector(op.w[1]));
-  const LinearInput input = input_of(parts, op.i[1], value(op.in[0]), rows, op.i[2], norm.on ? &norm.params : nullptr);
+  const LinearInput input = input_of(parts, op.i[1], value(op.in[0]), rows, op.i[2], norm.on ? &norm.params : nullptr, outliers_only(op, parts, op.i[1]));
   linear(parts, op.i[1], input, value(op.out[0]), op.width, value(op.in[1]));
 }
 
@@ -105,7 +144,7 @@ void Engine::run_linear(const LlmxOp& op, int64_t rows) {
 void Engine::run_mlp(const LlmxOp& op, int64_t m) {
   const LlmxPart* parts = parts_.data() + op.i[0];
   const PreNorm norm = pre_norm(op, vector(op.w[0]), vector(op.w[1]));
-  const LinearInput input = input_of(parts, 2, value(op.in[0]), m, op.i[2], norm.on ? &norm.params : nullptr);
+  const LinearInput input = input_of(parts, 2, value(op.in[0]), m, op.i[2], norm.on ? &norm.params : nullptr, outliers_only(op, parts, 2));
   const auto act = static_cast<ActKind>(op.i[5]);
   const int64_t width = op.i[6], groups = width / kBlock;
   const ActType type = weights_[parts[2].weight].act;
