@@ -1,6 +1,6 @@
 """How much quantised arithmetic costs: KL of next-token distributions against fp32 arithmetic on the same dequantised weights.
 
-    python -m benchmarks.quality llmx DIR                      # with llmx and the CPU platform: reference, auto, int8
+    python -m benchmarks.quality llmx DIR                      # with llmx and the CPU platform: reference, auto, int8, int8 KV
     OTHER_PYTHON benchmarks/quality.py llama MODEL.gguf DIR    # in an environment that has llama-cpp-python
     python -m benchmarks.quality compare DIR                   # the table
 
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 PROMPTS = Path(__file__).parents[1] / "tests/quality/prompts.json"
-MODES = {"fp32": {"dtype": "float32", "kv": "float32"}, "auto": {"act": "auto"}, "int8": {"act": "int8"}}
+MODES = {"fp32": {"dtype": "float32", "kv": "float32"}, "auto": {"act": "auto"}, "int8": {"act": "int8"}, "kv_int8": {"act": "auto", "kv": "int8"}}
 RESAMPLINGS = 2000
 
 
@@ -93,7 +93,7 @@ def compare(folder: Path) -> dict[str, dict[str, float]]:
     """Print and give the table: per engine mean KL and the share of rows with the reference's arg-max."""
     lengths = [len(tokens) for tokens in json.loads((folder / "ids.json").read_text())]
     reference = np.load(folder / "fp32.npy", mmap_mode="r")
-    names = [name for name in ("auto", "int8", "llama") if (folder / f"{name}.npy").exists()]
+    names = [name for name in ("auto", "int8", "kv_int8", "llama") if (folder / f"{name}.npy").exists()]
     sums = {name: _per_prompt(reference, np.load(folder / f"{name}.npy", mmap_mode="r"), lengths) for name in names}
     draws = np.random.default_rng(0).integers(0, len(lengths), (RESAMPLINGS, len(lengths)))
     rows = np.array(lengths)[draws].sum(axis=1)
@@ -106,7 +106,7 @@ def compare(folder: Path) -> dict[str, dict[str, float]]:
             table[name]["ratio_high"] = float(np.quantile(kl[draws].sum(axis=1) / sums["llama"][0][draws].sum(axis=1), 0.975))
     for name, row in table.items():
         ratio = f"  {row['ratio']:.3f} of llama's (upper end {row['ratio_high']:.3f})" if "ratio" in row else ""
-        print(f"{name:6} mean KL {row['kl']:.6f} [{row['low']:.6f}, {row['high']:.6f}]  arg-max agreement {100 * row['same']:.2f}%{ratio}")
+        print(f"{name:7} mean KL {row['kl']:.6f} [{row['low']:.6f}, {row['high']:.6f}]  arg-max agreement {100 * row['same']:.2f}%{ratio}")
     return table
 
 

@@ -22,6 +22,7 @@ class Engine:
     """A native engine that only holds weights."""
 
     def __init__(self, isa: int, threads: int) -> None:
+        self.isa = isa
         self.pointer = library().llmx_engine_new(isa, threads)
         assert self.pointer
 
@@ -89,10 +90,11 @@ def inputs(rows: int, cols: int, seed: int = 1) -> np.ndarray:
     return x
 
 
-def rounded(x: np.ndarray, scheme: str, int8: bool = False) -> np.ndarray:
+def rounded(engine: Engine, x: np.ndarray, scheme: str, int8: bool = False) -> np.ndarray:
+    """Inputs as the products of this level take them."""
     if scheme.startswith("q"):
         return round_int8(x) if int8 else round_int16(x)
-    return round_bf16(x) if scheme == "bf16" else x.astype(np.float64)
+    return round_bf16(x) if scheme == "bf16" and engine.isa == ISA_NAMES.index("avx512") else x.astype(np.float64)
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(16, 32), (50, 96), (33, 64), (1, 160), (130, 576)])
@@ -102,9 +104,9 @@ def test_linear_equals_numpy_and_rows_are_independent(engine: Engine, scheme: st
     tensor = tensor_of(scheme, rows, cols)
     weight = engine.weight(tensor, int8=int8)
     x = inputs(70, cols)
-    want = rounded(x, scheme, int8) @ dequantize(tensor).astype(np.float64).T
+    want = rounded(engine, x, scheme, int8) @ dequantize(tensor).astype(np.float64).T
     whole = engine.linear([(weight, -1, 0)], x, rows)
-    size = np.abs(rounded(x, scheme, int8)) @ np.abs(dequantize(tensor)).T.astype(np.float64) + 1e-6
+    size = np.abs(rounded(engine, x, scheme, int8)) @ np.abs(dequantize(tensor)).T.astype(np.float64) + 1e-6
     assert (np.abs(whole - want) / size).max() < 4e-6
     for m in ROWS:
         assert np.array_equal(engine.linear([(weight, -1, 0)], x[:m].copy(), rows), whole[:m]), m
@@ -129,7 +131,7 @@ def test_int8_and_int16_rows_lie_beside_each_other(engine: Engine, scheme: str) 
 def test_dense_columns_need_no_alignment(engine: Engine, scheme: str, cols: int) -> None:
     tensor = tensor_of(scheme, 21, cols)
     x = np.random.default_rng(2).standard_normal((19, cols)).astype(np.float32)
-    want = rounded(x, scheme) @ dequantize(tensor).astype(np.float64).T
+    want = rounded(engine, x, scheme) @ dequantize(tensor).astype(np.float64).T
     got = engine.linear([(engine.weight(tensor), -1, 0)], x, 21)
     assert np.abs(got - want).max() < 1e-5 * max(1.0, float(np.abs(want).max()))
 

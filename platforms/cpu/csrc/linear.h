@@ -8,7 +8,7 @@
 //   q2_K q3_K q4_K q5_K q6_K   groups of 256 k: d[16] f16, (q2_K, q4_K, q5_K) dmin[16] f16, for each block of 32 k and, where a
 //                              block has two scales, each half of it: factors int8[16], (same types) negated factors of the
 //                              minimum int8[16]; padding to 64 bytes; eight tiles. The scale is d * factor, exact in f32
-//   bf16                       [k / 2][16][2], activations rounded to bf16
+//   bf16                       [k / 2][16][2], activations rounded to bf16 where the level has a dot product of pairs, else f32
 //   f16, f32                   [k][16], activations f32
 //
 // A tile is 32 k of 16 channels as unsigned codes, in lines of 64 bytes [16 channels][4 k]. 8 bits: line g holds k = 4 g + j.

@@ -104,36 +104,77 @@ namespace LLMX_NS {
 
 // ------------------------------------------------------------------------------------------------------ dense weights
 
+// A step of weights is kStep bytes per panel and kParts terms of each sum; part j of it meets element j of kActs elements of a row.
 struct DenseF32 {
   using Act = float;
   using Vec = F16;
-  static constexpr int kStep = 64;  // bytes of weights per step
-  static constexpr int kActElements = 1;
-  static int64_t steps(int64_t k) { return k; }
-  LLMX_INLINE Vec weight(const uint8_t* p) { return load(reinterpret_cast<const float*>(p)); }
+  static constexpr int kStep = 64, kParts = 1;
+  static constexpr int kElements = 1;  // columns per step
+  static constexpr int kRows = 6;      // of inputs in one tile, at most
+  template <int Part>
+  LLMX_INLINE Vec weight(const uint8_t* p) {
+    return load(reinterpret_cast<const float*>(p));
+  }
   LLMX_INLINE Vec act(const Act* p) { return set1(*p); }
   LLMX_INLINE F16 madd(F16 acc, Vec w, Vec a) { return fma(w, a, acc); }
 };
 struct DenseF16 : DenseF32 {
   static constexpr int kStep = 32;
-  LLMX_INLINE Vec weight(const uint8_t* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
+  template <int Part>
+  LLMX_INLINE Vec weight(const uint8_t* p) {
+    return load_f16(reinterpret_cast<const uint16_t*>(p));
+  }
 };
-struct DenseBf16 {
-  using Act = uint32_t;  // a pair
+#if LLMX_LEVEL == 2
+struct DenseBf16 {  // pairs of rounded inputs
+  using Act = uint32_t;
   using Vec = B32;
-  static constexpr int kStep = 64;
-  static constexpr int kActElements = 2;
-  static int64_t steps(int64_t k) { return (k + 1) / 2; }
-  LLMX_INLINE Vec weight(const uint8_t* p) { return load_pairs(p); }
+  static constexpr int kRows = 6;
+  static constexpr int kStep = 64, kParts = 1;
+  static constexpr int kElements = 2;
+  template <int Part>
+  LLMX_INLINE Vec weight(const uint8_t* p) {
+    return load_pairs(p);
+  }
   LLMX_INLINE Vec act(const Act* p) { return set1_pair(*p); }
   LLMX_INLINE F16 madd(F16 acc, Vec w, Vec a) { return dot_pairs(acc, w, a); }
 };
+#else
+struct DenseBf16 : DenseF32 {  // inputs as they are
+  static constexpr int kParts = 2;
+  static constexpr int kElements = 2;
+  static constexpr int kRows = LLMX_LEVEL == 1 ? 5 : 6;  // with six the compiler runs out of registers
+  template <int Part>
+  LLMX_INLINE Vec weight(const uint8_t* p) {
+    return Part == 0 ? pair_even(load_pairs(p)) : pair_odd(load_pairs(p));
+  }
+};
+#endif
+
+template <class W, int MR, int NP, int Part>
+LLMX_INLINE void step_dense(const uint8_t* w, int64_t stride, const typename W::Act* x, int64_t ld, F16 (&acc)[MR][NP]) {
+  if constexpr (MR == 1) {  // each weight meets its sum at once: no register waits
+    const typename W::Vec a = W::act(x + Part);
+#pragma GCC unroll 4
+    for (int p = 0; p < NP; ++p) acc[0][p] = W::madd(acc[0][p], W::template weight<Part>(w + p * stride), a);
+    return;
+  }
+  typename W::Vec weight[NP];
+#pragma GCC unroll 4
+  for (int p = 0; p < NP; ++p) weight[p] = W::template weight<Part>(w + p * stride);
+#pragma GCC unroll 8
+  for (int r = 0; r < MR; ++r) {
+    const typename W::Vec a = W::act(x + r * ld + Part);
+#pragma GCC unroll 4
+    for (int p = 0; p < NP; ++p) acc[r][p] = W::madd(acc[r][p], weight[p], a);
+  }
+}
 
 template <class W, int MR, int NP>
 static void tile_dense(const GemmArgs& args, int64_t panel, int64_t row) {
-  const int64_t steps = W::steps(args.weight->cols);
+  const int64_t steps = (args.weight->cols + W::kElements - W::kParts) / W::kElements;  // pairs of inputs are padded, single inputs are not
   const int64_t stride = args.weight->panel_bytes;
-  const int64_t ld = args.ld / W::kActElements;
+  const int64_t ld = W::kParts == W::kElements ? args.ld : args.ld / W::kElements;
   const uint8_t* w = args.weight->data + panel * stride;
   const typename W::Act* x = static_cast<const typename W::Act*>(args.act) + row * ld;
   F16 acc[MR][NP];
@@ -142,17 +183,14 @@ static void tile_dense(const GemmArgs& args, int64_t panel, int64_t row) {
 #pragma GCC unroll 4
     for (int p = 0; p < NP; ++p) acc[r][p] = zero();
   }
-  for (int64_t k = 0; k < steps; ++k, w += W::kStep) {
-    typename W::Vec weight[NP];
-#pragma GCC unroll 4
-    for (int p = 0; p < NP; ++p) weight[p] = W::weight(w + p * stride);
-#pragma GCC unroll 8
-    for (int r = 0; r < MR; ++r) {
-      const typename W::Vec a = W::act(x + r * ld + k);
-#pragma GCC unroll 4
-      for (int p = 0; p < NP; ++p) acc[r][p] = W::madd(acc[r][p], weight[p], a);
+  for (int64_t k = 0; k < steps; ++k, w += W::kStep, x += W::kParts) {
+    step_dense<W, MR, NP, 0>(w, stride, x, ld, acc);
+    if constexpr (W::kParts == 2) {
+      if constexpr (MR > 1) __asm__ volatile("" ::: "memory");  // read the weights again instead of keeping them: every register holds a sum
+      step_dense<W, MR, NP, 1>(w, stride, x, ld, acc);
     }
   }
+  if (W::kParts == 2 && (args.weight->cols & 1)) step_dense<W, MR, NP, 0>(w, stride, x, ld, acc);
 #pragma GCC unroll 8
   for (int r = 0; r < MR; ++r) {
 #pragma GCC unroll 4
@@ -160,36 +198,60 @@ static void tile_dense(const GemmArgs& args, int64_t panel, int64_t row) {
   }
 }
 
+template <class W, int NP, int MR>
+LLMX_INLINE void tile_of(const GemmArgs& args, int64_t panel, int64_t row) {
+  // registers: up to 24 sums of 512 bits, or 6 pairs of 256 under one panel, 4 under several
+  if constexpr (NP == 1 || MR * NP <= (LLMX_LEVEL == 2 ? 24 : 4)) {
+    tile_dense<W, MR, NP>(args, panel, row);
+  } else {
+    for (int p = 0; p < NP; ++p) tile_dense<W, MR, 1>(args, panel + p, row);
+  }
+}
+
+// Rows [begin, end) in tiles of about equal height.
 template <class W, int NP>
-static void rows_dense(const GemmArgs& args, int64_t panel) {
-  int64_t row = 0;
-  for (; row + 6 <= args.m; row += 6) tile_dense<W, 6, NP>(args, panel, row);
-  switch (args.m - row) {
-    case 5:
-      return tile_dense<W, 5, NP>(args, panel, row);
-    case 4:
-      return tile_dense<W, 4, NP>(args, panel, row);
-    case 3:
-      return tile_dense<W, 3, NP>(args, panel, row);
-    case 2:
-      return tile_dense<W, 2, NP>(args, panel, row);
-    case 1:
-      return tile_dense<W, 1, NP>(args, panel, row);
-    default:
-      return;
+static void rows_dense(const GemmArgs& args, int64_t panel, int64_t begin, int64_t end) {
+  for (int64_t row = begin, take; row < end; row += take) {
+    const int64_t left = end - row, tiles = (left + W::kRows - 1) / W::kRows;
+    take = (left + tiles - 1) / tiles;
+    switch (take) {
+      case 6:
+        tile_of<W, NP, W::kRows>(args, panel, row);
+        break;
+      case 5:
+        tile_of<W, NP, 5>(args, panel, row);
+        break;
+      case 4:
+        tile_of<W, NP, 4>(args, panel, row);
+        break;
+      case 3:
+        tile_of<W, NP, 3>(args, panel, row);
+        break;
+      case 2:
+        tile_of<W, NP, 2>(args, panel, row);
+        break;
+      default:
+        tile_of<W, NP, 1>(args, panel, row);
+    }
   }
 }
 
 template <class W>
 static void gemm_dense(const GemmArgs& args, int64_t panel_begin, int64_t panel_end) {
-  constexpr int kPanels = LLMX_LEVEL == 2 ? 4 : 1;  // registers: 6 rows x 4 panels of 512 bits, or 6 x 1 of 2 x 256
-  int64_t p = panel_begin;
-  if (args.m == 1) {
-    for (; p + 4 <= panel_end; p += 4) tile_dense<W, 1, 4>(args, p, 0);
-  } else {
-    for (; p + kPanels <= panel_end; p += kPanels) rows_dense<W, kPanels>(args, p);
+  constexpr int64_t kResident = 192 << 10;  // bytes of inputs that stay in L2 while the panels go by
+  const int64_t row_bytes = args.ld * (W::kParts == W::kElements ? 4 : 2);
+  int64_t together = kResident / row_bytes / W::kRows * W::kRows;
+  if (together < 2 * W::kRows) together = 2 * W::kRows;
+  for (int64_t row = 0; row < args.m; row += together) {
+    const int64_t end = row + together < args.m ? row + together : args.m, rows = end - row;
+    int64_t p = panel_begin;
+    if (LLMX_LEVEL == 2 || rows == 1) {
+      for (; p + 4 <= panel_end; p += 4) rows_dense<W, 4>(args, p, row, end);
+    } else if (rows == 2) {
+      for (; p + 2 <= panel_end; p += 2) rows_dense<W, 2>(args, p, row, end);
+    }
+    for (; p < panel_end; ++p) rows_dense<W, 1>(args, p, row, end);
   }
-  for (; p < panel_end; ++p) rows_dense<W, 1>(args, p);
 }
 
 static void gemm(const GemmArgs& args, int64_t panel_begin, int64_t panel_end) {
