@@ -110,6 +110,10 @@ ELSEWHERE = {
     "spaces_between_special_tokens": "tests/tokens/test_detokenizer.py::test_special_tokens_lose_the_space_between_them",
     "response_format": "tests/cases/test_b_structured.py::test_b049_an_answer_cut_short",
     "structured_outputs": "tests/cases/test_b_structured.py::test_b030_the_grammar_wins_over_min_tokens",
+    "tools": "tests/cases/test_a_tools.py::test_calls_in_the_models_own_format",
+    "tool_choice": "tests/cases/test_a_tools.py::test_b019_forced_calls_end_alike_in_both_modes",
+    "parallel_tool_calls": "tests/cases/test_a_tools.py::test_calls_in_the_models_own_format",
+    "include_reasoning": "tests/cases/test_a_tools.py::test_b120_reasoning_then_a_call",
     "cache_salt": "tests/cases/test_c_sampling.py::test_b093_salts_keep_prefixes_apart",
 }
 
