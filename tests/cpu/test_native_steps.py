@@ -190,6 +190,11 @@ def test_empty_step_and_stats(driver: Driver) -> None:
     assert out.count.size == 0 and out.status.size == 0
     reply = driver.executor.control(Control("stats"))
     assert reply.ok and reply.value["threads"] == 1 and reply.value["weight_bytes"] > 0
+    before = reply.value["op_us"]
+    driver.join({0: PROMPT})
+    driver.step({0: PROMPT})
+    after = driver.executor.control(Control("stats")).value["op_us"]
+    assert {"linear", "mlp", "attention"} <= after.keys() and all(after[kind] >= us for kind, us in before.items())
     assert not driver.executor.control(Control("sleep")).ok
 
 

@@ -14,7 +14,7 @@ from llmx.executor import BLOCK_TOKENS, Control, GroupNeed, KVPlan, KVSpec, Late
 from llmx.hooks import DeviceCaps
 from llmx.platform.plan import Plan
 from llmx.program.ops import State
-from llmx_cpu.lower.builder import BuiltTape
+from llmx_cpu.lower.builder import KINDS, BuiltTape
 from llmx_cpu.lower.tape import ABI, lower
 from llmx_cpu.machine import FINE_POSITIONS, STEP_TOKENS
 from llmx_cpu.native import ISA_NAMES, Group, StateRecord, call, library
@@ -157,14 +157,20 @@ class NativeExecutor:
     # -- between steps -------------------------------------------------------------------------------------------------
 
     def control(self, cmd: Control) -> Reply:
-        """`stats` answers, and `profile` (rows, contexts, repeats) with the kernels' times; anything else is refused by name."""
+        """`stats` answers, and `profile` (rows, contexts, repeats) with the kernels' times; anything else is refused by name.
+
+        op_us in stats: microseconds spent so far in each kind of op of the tape.
+        """
         if cmd.kind == "profile" and self._tape is not None:
             return self._profile(**cmd.args)
         if cmd.kind != "stats" or self._engine is None:
             return Reply(False, error=f"the native executor does not know the control {cmd.kind!r}")
         lib, engine = library(), self._engine
         numbers = {"weight_bytes": lib.llmx_engine_weight_bytes(engine), "phases": lib.llmx_engine_phases(engine)}
-        return Reply(True, {"isa": self._isa, "threads": self._threads, **numbers})
+        spent = (C.c_int64 * len(KINDS))()
+        lib.llmx_engine_op_ns(engine, C.addressof(spent), len(KINDS))
+        times = {kind: spent[i] // 1000 for kind, i in KINDS.items() if spent[i]}
+        return Reply(True, {"isa": self._isa, "threads": self._threads, **numbers, "op_us": times})
 
     def _profile(self, rows: Sequence[int], contexts: Sequence[int], repeats: int) -> Reply:
         """Times of the kernels; pages are overwritten, so nothing may run, and prefixes must be forgotten before something does again."""

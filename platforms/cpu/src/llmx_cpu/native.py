@@ -110,6 +110,7 @@ _SIGNATURES: dict[str, tuple[Any, str]] = {
     "llmx_engine_value": (C.c_void_p, "pi"),
     "llmx_engine_pages": (C.c_void_p, "pi"),
     "llmx_engine_weight_bytes": (C.c_int64, "p"),
+    "llmx_engine_op_ns": (C.c_int, "ppi"),
     "llmx_engine_phases": (C.c_int64, "p"),
     "llmx_engine_slot": (C.c_int, "pipi"),
     "llmx_engine_block_row": (C.c_int, "piipi"),
