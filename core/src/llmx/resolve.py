@@ -104,7 +104,8 @@ def platform_options(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     for name, _ in found:
         if not any(name.startswith(f"LLMX_{owner}_") for owner in owners):
             near = get_close_matches(name.removeprefix("LLMX_"), [one.removeprefix("LLMX_") for one in own], n=1)
-            hint = f"did you mean LLMX_{near[0]}?" if near else "it is neither an option (docs/configuration.md) nor of an installed platform or plugin: unset it"
+            nobodys = "it is neither an option (docs/configuration.md) nor of an installed platform or plugin: unset it"
+            hint = f"did you mean LLMX_{near[0]}?" if near else nobodys
             raise ConfigError(f"environment variable {name} is not known: {hint}", field=name)
     return tuple(found)
 
