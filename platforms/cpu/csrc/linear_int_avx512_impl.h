@@ -166,18 +166,5 @@ static void tile_int(const GemmArgs& args, int64_t panel, int64_t tile, int64_t 
   }
 }
 
-template <WeightType T, int Planes>
-static void gemm_int(const GemmArgs& args, int64_t panel_begin, int64_t panel_end) {
-  // A few panels stay in L2 while the row tiles go by; a tile stays in L1 while its panels go by.
-  constexpr int64_t kTogether = 8;
-  for (int64_t first = panel_begin; first < panel_end; first += kTogether) {
-    const int64_t end = first + kTogether < panel_end ? first + kTogether : panel_end;
-    for (int64_t t = 0; t * kTileRows < args.m; ++t) {
-      const int64_t left = args.m - t * kTileRows;
-      for (int64_t p = first; p < end; ++p) tile_int<T, Planes>(args, p, t, left < kTileRows ? left : kTileRows);
-    }
-  }
-}
-
 }  // namespace LLMX_NS
 }  // namespace llmx

@@ -56,6 +56,21 @@ LLMX_INLINE float scaled_sum(const Block* act, int sub, int64_t row) {
 namespace llmx {
 namespace LLMX_NS {
 
+#if LLMX_LEVEL != 1
+template <WeightType T, int Planes>
+static void gemm_int(const GemmArgs& args, int64_t panel_begin, int64_t panel_end) {
+  // A few panels stay in L2 while the row tiles go by; a tile stays in L1 while its panels go by.
+  constexpr int64_t kTogether = 8;
+  for (int64_t first = panel_begin; first < panel_end; first += kTogether) {
+    const int64_t end = first + kTogether < panel_end ? first + kTogether : panel_end;
+    for (int64_t t = 0; t * kTileRows < args.m; ++t) {
+      const int64_t left = args.m - t * kTileRows;
+      for (int64_t p = first; p < end; ++p) tile_int<T, Planes>(args, p, t, left < kTileRows ? left : kTileRows);
+    }
+  }
+}
+#endif
+
 template <WeightType T>
 static void either_int(const GemmArgs& args, int64_t panel_begin, int64_t panel_end) {
   return args.weight->act == ActType::i8 ? gemm_int<T, 1>(args, panel_begin, panel_end) : gemm_int<T, 2>(args, panel_begin, panel_end);
