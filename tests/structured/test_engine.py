@@ -220,6 +220,17 @@ def test_a_grammar_that_takes_too_long_is_refused(slow: Grammars) -> None:
         slow.get(StructuredOutputsParams(choice=["a"]))
 
 
+def test_a_backend_is_not_made_for_what_it_does_not_support(tiny_table: TokenTable) -> None:
+    def heavy(table: TokenTable) -> Any:
+        raise AssertionError("it was imported")
+
+    makers = [("llguidance", LLGuidanceBackend), ("heavy", heavy)]
+    grammars = Grammars(makers, lambda: tiny_table, supports={"heavy": lambda spec: "heavy takes none"})
+    with pytest.raises(GrammarError, match="uniqueItems.*; heavy: heavy takes none"):
+        grammars.get(StructuredOutputsParams(json={"type": "array", "uniqueItems": True}))
+    grammars.close()
+
+
 def test_equal_grammars_are_compiled_once_and_the_oldest_are_forgotten(tiny_table: TokenTable) -> None:
     grammars = Grammars([("llguidance", LLGuidanceBackend)], lambda: tiny_table, kept=2)
     one, same = StructuredOutputsParams(json=CLOSED), StructuredOutputsParams(json={"title": "T", **CLOSED}, field_name="response_format")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from time import monotonic
 
 from llmx.engine.messages import Abort, Add, SeqOutput
 from llmx.errors import RequestError
-from llmx.structured.manager import Grammars, ReadyGrammar
+from llmx.structured.manager import Grammars, Pending, ReadyGrammar
 
 __all__ = ["CompileRoom"]
 
@@ -19,7 +18,7 @@ class CompileRoom:
 
     def __init__(self, grammars: Grammars | None) -> None:
         self._grammars = grammars
-        self._held: dict[str, tuple[Add, Future[ReadyGrammar], float]] = {}
+        self._held: dict[str, tuple[Add, Pending]] = {}
 
     def __len__(self) -> int:
         return len(self._held)
@@ -31,7 +30,7 @@ class CompileRoom:
             return False
         if message.id in self._held:
             raise RequestError(f"a request with id {message.id!r} is running already", field="request_id")
-        self._held[message.id] = (message, self._grammars.submit(wanted), monotonic() + self._grammars.timeout_s)
+        self._held[message.id] = (message, self._grammars.submit(wanted))
         return True
 
     def drop(self, message: Abort) -> list[SeqOutput]:
@@ -45,12 +44,12 @@ class CompileRoom:
     def ready(self, *, idle: bool) -> list[tuple[Add, ReadyGrammar | RequestError]]:
         """Requests that wait no longer, each with its grammar or why it is refused. idle: nothing else runs, so wait a moment for one."""
         if idle and self._held:
-            wait([future for _, future, _ in self._held.values()], _PAUSE_S, FIRST_COMPLETED)
+            wait([pending.future for _, pending in self._held.values()], _PAUSE_S, FIRST_COMPLETED)
         done: list[tuple[Add, ReadyGrammar | RequestError]] = []
-        for message, future, deadline in list(self._held.values()):
-            if future.done():
-                done.append((message, _outcome(message, future)))
-            elif monotonic() > deadline and self._grammars is not None and message.params.structured_outputs is not None:
+        for message, pending in self._held.values():
+            if pending.future.done():
+                done.append((message, _outcome(message, pending.future)))
+            elif self._grammars is not None and message.params.structured_outputs is not None and pending.overdue(self._grammars.timeout_s):
                 done.append((message, self._grammars.too_slow(message.params.structured_outputs)))
         for message, _ in done:
             del self._held[message.id]

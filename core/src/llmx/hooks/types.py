@@ -144,9 +144,11 @@ class StructuredBackendDef:
     """A backend for structured output, an llmx.structured.Backend, imported when the first request needs it.
 
     target: "package.module:attribute", called with the llmx.structured.TokenTable of the model. priority: the highest is asked first; a
-    request that one cannot honour goes to the next.
+    request that one cannot honour goes to the next. supports: "package.module:function", light to import, called with the GrammarSpec
+    before the target is imported: None for perhaps, otherwise why not.
     """
 
     name: str
     target: str
     priority: int = 50
+    supports: str | None = None

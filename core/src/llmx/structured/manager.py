@@ -7,20 +7,22 @@ threads that hold the GIL for moments.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
+from time import monotonic
 
 from llmx.errors import GrammarError
 from llmx.structured.grammar import Backend, Compiled, GrammarSpec, TokenTable
 from llmx.structured.spec_from import spec_from
 from llmx.structured_params import StructuredOutputsParams
 
-__all__ = ["CACHED", "Grammars", "ReadyGrammar"]
+__all__ = ["CACHED", "Grammars", "Pending", "ReadyGrammar"]
 
 CACHED = 256  # compiled grammars that are kept
 _THREADS = 2
+_LOOK_S = 0.1  # how often a waiting caller looks at the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +33,37 @@ class ReadyGrammar:
     compiled: Compiled
 
 
+@dataclass(slots=True)
+class Pending:
+    """A grammar on its way. began: when compiling itself began (monotonic); 0.0 while it waits for a thread or for what all grammars need."""
+
+    future: Future[ReadyGrammar] = field(default_factory=Future)
+    began: float = 0.0
+
+    def overdue(self, timeout_s: float) -> bool:
+        """True when it has been compiled for longer than that and is not ready."""
+        return not self.future.done() and self.began > 0.0 and monotonic() > self.began + timeout_s
+
+
 class Grammars:
     """The grammars of one engine. The engine's thread calls it; compiling happens on others.
 
-    makers: (name, what makes the backend of a TokenTable), in the order of preference. table: reads the vocabulary.
+    makers: (name, what makes the backend of a TokenTable), in the order of preference. table: reads the vocabulary. supports: by name, asked
+    before a backend is made: why it cannot honour a spec, or None.
     """
 
     def __init__(
-        self, makers: Sequence[tuple[str, Callable[[TokenTable], Backend]]], table: Callable[[], TokenTable], *, timeout_s: float = 10.0, kept: int = CACHED
-    ) -> None:
+        self, makers: Sequence[tuple[str, Callable[[TokenTable], Backend]]], table: Callable[[], TokenTable],
+        *, timeout_s: float = 10.0, kept: int = CACHED, supports: Mapping[str, Callable[[GrammarSpec], str | None]] | None = None,
+    ) -> None:  # fmt: skip
         self.timeout_s = timeout_s
         self._makers = tuple(makers)
         self._read_table = table
         self._kept = kept
+        self._supports = supports or {}
+        self._making = {name: Lock() for name, _ in self._makers}
         self._cache: OrderedDict[tuple[str, GrammarSpec], ReadyGrammar] = OrderedDict()
-        self._pending: dict[StructuredOutputsParams, Future[ReadyGrammar]] = {}
+        self._pending: dict[StructuredOutputsParams, Pending] = {}
         self._lock = Lock()
         self._table: TokenTable | None = None
         self._backends: dict[str, Backend] = {}
@@ -58,25 +76,29 @@ class Grammars:
         """The backends, in the order of preference."""
         return tuple(name for name, _ in self._makers)
 
-    def submit(self, params: StructuredOutputsParams) -> Future[ReadyGrammar]:
+    def submit(self, params: StructuredOutputsParams) -> Pending:
         """The grammar, ready sooner or later; equal requests share the work. Its exception is a GrammarError."""
         if not self._makers:
             why = "no structured-output backend is installed: pip install llmx-llguidance"
             raise GrammarError(f"{params.field_name}: {why}", field=params.field_name)
         found = self._pending.get(params)
-        if found is None or found.done():
+        if found is None or found.future.done():
             self._pool = self._pool or ThreadPoolExecutor(_THREADS, thread_name_prefix="llmx-grammar")
-            found = self._pool.submit(self._compile, params)
-            self._pending = {key: future for key, future in self._pending.items() if not future.done()}
+            found = Pending()
+            found.future = self._pool.submit(self._compile, params, found)
+            self._pending = {key: pending for key, pending in self._pending.items() if not pending.future.done()}
             self._pending[params] = found
         return found
 
     def get(self, params: StructuredOutputsParams) -> ReadyGrammar:
         """The grammar; waits for it. Raises GrammarError, also when it takes too long."""
-        try:
-            return self.submit(params).result(self.timeout_s)
-        except TimeoutError:
-            raise self.too_slow(params) from None
+        pending = self.submit(params)
+        while not pending.overdue(self.timeout_s):
+            try:
+                return pending.future.result(min(self.timeout_s, _LOOK_S))
+            except TimeoutError:
+                continue
+        raise self.too_slow(params)
 
     def too_slow(self, params: StructuredOutputsParams) -> GrammarError:
         """The error of a grammar that was not ready in time."""
@@ -90,7 +112,7 @@ class Grammars:
 
     # -- on a compile thread -------------------------------------------------------------------------------------------
 
-    def _compile(self, params: StructuredOutputsParams) -> ReadyGrammar:
+    def _compile(self, params: StructuredOutputsParams, pending: Pending) -> ReadyGrammar:
         spec = spec_from(params)
         with self._lock:
             key = (self._tokens().digest, spec)
@@ -100,7 +122,7 @@ class Grammars:
                 self.hits += 1
                 return ready
         try:
-            ready = self._first_that_can(spec)
+            ready = self._first_that_can(spec, pending)
         except GrammarError as error:
             raise GrammarError(f"{params.field_name}: {error}", field=params.field_name) from error
         with self._lock:
@@ -115,21 +137,27 @@ class Grammars:
             self._table = self._read_table()
         return self._table
 
-    def _first_that_can(self, spec: GrammarSpec) -> ReadyGrammar:
+    def _first_that_can(self, spec: GrammarSpec, pending: Pending) -> ReadyGrammar:
         """Raises the first backend's GrammarError, with the others' reasons behind it, when none can."""
         reasons = []
         for name, make in self._makers:
-            with self._lock:
-                if name not in self._backends:
-                    self._backends[name] = make(self._tokens())
-                backend = self._backends[name]
             try:
-                return ReadyGrammar(backend, backend.compile(spec))
+                why = self._supports[name](spec) if name in self._supports else None
+                if why is None:
+                    backend = self._backend(name, make)
+                    pending.began = monotonic()
+                    return ReadyGrammar(backend, backend.compile(spec))
             except GrammarError as error:
-                reasons.append((name, str(error)))
+                why = str(error)
             except Exception as error:  # noqa: BLE001 - a foreign library may raise anything; only this request may suffer
-                reasons.append((name, f"it failed: {type(error).__name__}: {error}"))
+                why = f"it failed: {type(error).__name__}: {error}"
+            reasons.append((name, why))
         others = "".join(f"; {name}: {why}" for name, why in reasons[1:])
         raise GrammarError(f"{reasons[0][1]}{others}")
 
-
+    def _backend(self, name: str, make: Callable[[TokenTable], Backend]) -> Backend:
+        """The backend, made once. It may import much: those who want another one do not wait for it."""
+        with self._making[name]:
+            if name not in self._backends:
+                self._backends[name] = make(self._tokens())
+            return self._backends[name]

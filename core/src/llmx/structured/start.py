@@ -35,6 +35,7 @@ def grammars_from(manager: pluggy.PluginManager, config: EngineConfig, source: T
         [(one.name, _maker(one)) for one in ranked],
         lambda: token_table(Tokenizer.load(source), vocab_size, eos_ids),
         timeout_s=config.structured.timeout_s,
+        supports={one.name: load_target(one.supports) for one in ranked if one.supports is not None},
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import xgrammar
 
 from llmx.errors import GrammarError
 from llmx.structured import GrammarSpec, TokenTable, mask_words
-from llmx_xgrammar.grammars import check_regex, check_schema, choices_ebnf, structural_tag, whitespace_limit
+from llmx_xgrammar.grammars import choices_ebnf, refusal, structural_tag, whitespace_limit
 
 __all__ = ["XGrammarBackend"]
 
@@ -58,8 +57,9 @@ class XGrammarBackend:
 
     def compile(self, spec: GrammarSpec) -> _Compiled:
         """The compiled grammar; see llmx.structured.Backend."""
-        if spec.kind == "grammar" and "::=" not in spec.text:
-            raise GrammarError("the grammar is not in EBNF with ::=")
+        why = refusal(spec)
+        if why is not None:
+            raise GrammarError(why)
         try:
             compiled = _Compiled(self._compile(spec))
         except GrammarError:
@@ -75,14 +75,12 @@ class XGrammarBackend:
     def _compile(self, spec: GrammarSpec) -> xgrammar.CompiledGrammar:
         match spec.kind:
             case "json":
-                check_schema(json.loads(spec.text))
                 limit = whitespace_limit(spec.whitespace)
                 separators = None if limit else (",", ":")
                 return self._compiler.compile_json_schema(
                     spec.text, any_whitespace=bool(limit), separators=separators, max_whitespace_cnt=limit, strict_mode=False
                 )
             case "regex":
-                check_regex(spec.text)
                 return self._compiler.compile_regex(spec.text)
             case "choice":
                 return self._compiler.compile_grammar(choices_ebnf(spec.text))

@@ -7,15 +7,32 @@ import re
 from typing import Any
 
 from llmx.errors import GrammarError
-from llmx.structured import WHITESPACE, subschemas, unsupported_keyword
+from llmx.structured import WHITESPACE, GrammarSpec, subschemas, unsupported_keyword
 
-__all__ = ["KEYWORDS", "check_regex", "check_schema", "choices_ebnf", "structural_tag", "whitespace_limit"]
+__all__ = ["KEYWORDS", "check_regex", "check_schema", "choices_ebnf", "refusal", "structural_tag", "whitespace_limit"]
 
 # XGrammar passes over keywords that it does not know, and over some combinations, and lets control characters into strings of bounded
 # length: only what the tests show to be enforced stands here.
 KEYWORDS = frozenset("type const enum anyOf $ref items prefixItems minItems maxItems properties required additionalProperties".split())
 _MAX_SPACES = 8
 _PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?|[\^$]", re.DOTALL)
+
+
+def refusal(spec: GrammarSpec) -> str | None:
+    """Why XGrammar cannot honour a spec, as far as can be seen without importing it, and torch with it; None: it may."""
+    try:
+        if spec.kind == "json":
+            check_schema(json.loads(spec.text))
+            whitespace_limit(spec.whitespace)
+        elif spec.kind == "regex":
+            check_regex(spec.text)
+        elif spec.kind == "structural_tag":
+            structural_tag(spec.text)
+        elif spec.kind == "grammar" and "::=" not in spec.text:
+            return "the grammar is not in EBNF with ::="
+    except GrammarError as error:
+        return str(error)
+    return None
 
 
 def check_schema(schema: Any) -> None:
@@ -47,11 +64,15 @@ def whitespace_limit(pattern: str) -> int | None:
 
 
 def check_regex(pattern: str) -> None:
-    """Raise GrammarError for parts that XGrammar passes over with a warning: anchors inside, and groups with a question mark."""
+    """Raise GrammarError for what XGrammar passes over (anchors inside, groups with a question mark), or cannot read."""
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise GrammarError(f"regex: {error}") from error
     for found in _PARTS.finditer(pattern):
         at, part = found.start(), found[0]
         inside = (part == "$" and at + 1 < len(pattern)) or (part == "^" and at > 0)
-        if inside or (part == "(?" and pattern[at + 2 : at + 3] != ":"):
+        if inside or (part[0] == "\\" and part[1] in "123456789") or (part == "(?" and pattern[at + 2 : at + 3] != ":"):
             raise GrammarError(f"regex: at character {at + 1}: {pattern[at : at + 3]!r} cannot be enforced")
 
 

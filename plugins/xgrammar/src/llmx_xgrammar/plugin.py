@@ -14,4 +14,4 @@ def llmx_structured_backends() -> list[StructuredBackendDef]:
     """The backend, where the package xgrammar is installed."""
     if find_spec("xgrammar") is None:
         return []
-    return [StructuredBackendDef("xgrammar", "llmx_xgrammar.backend:XGrammarBackend", priority=40)]
+    return [StructuredBackendDef("xgrammar", "llmx_xgrammar.backend:XGrammarBackend", priority=40, supports="llmx_xgrammar.grammars:refusal")]
