@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
-__all__ = ["Ending", "body_of", "gauges", "read_stream", "until"]
+__all__ = ["Ending", "body_of", "read_stream"]
 
 
 @dataclass
@@ -52,18 +50,3 @@ async def read_stream(client: httpx.AsyncClient, prompt: list[int], max_tokens: 
                 ending.take(line)
     ending.at = time.monotonic()
     return ending
-
-
-def gauges(url: str) -> dict[str, float]:
-    """Metrics without further labels, by name."""
-    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=60).text)
-    return {sample.name: sample.value for family in families for sample in family.samples if set(sample.labels) == {"model_name"}}
-
-
-def until(condition: Callable[[], Any], seconds: float = 30) -> float:
-    """Wait until a condition holds; the seconds it took. The limit is a hang guard."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() < began + seconds, "it never came true"
-        time.sleep(0.02)
-    return time.monotonic() - began

@@ -17,9 +17,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "server"))
 
-from processes import HANG_S, Server, children, llmx, serve  # noqa: E402
-from tests.faults.clients import Ending, body_of, gauges, read_stream, until  # noqa: E402
-from tests.faults.kit import HANG, KILL, MEMORY, NAN, faulty  # noqa: E402
+from processes import HANG_S, Server, children, gauges, llmx, serve, until
+from tests.faults.clients import Ending, body_of, read_stream
+from tests.faults.kit import HANG, KILL, MEMORY, NAN, faulty
 
 STEP_TIMEOUT_S = 1.0
 ARGUMENTS = ("--platform", "faulty", "--num-blocks", "1200", "--max-model-len", "8k", "--log-level", "warning", "--recovery-timeout", "120")

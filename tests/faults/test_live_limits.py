@@ -11,8 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "server"))
 
-from processes import HANG_S, serve
-from tests.faults.clients import Ending, body_of, gauges, read_stream, until
+from processes import HANG_S, gauges, serve, until
+from tests.faults.clients import Ending, body_of, read_stream
 from tests.faults.kit import faulty
 
 COMMON = ("--platform", "faulty", "--num-blocks", "1200", "--max-model-len", "8k", "--log-level", "warning")

@@ -17,8 +17,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "server"))
 
-from processes import HANG_S, children
-from tests.faults.clients import body_of, gauges, read_stream, until
+from processes import HANG_S, children, gauges, until
+from tests.faults.clients import body_of, read_stream
 from tests.faults.kit import NAN, faulty, trimming
 from tests.faults.observed_server import private_kib
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-__all__ = ["Server", "children", "llmx", "serve"]
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+__all__ = ["HANG_S", "Server", "children", "gauges", "llmx", "serve", "until"]
 
 HANG_S = 60  # a hang guard, not a speed limit
 
@@ -61,3 +66,18 @@ def serve(*arguments: str, environ: dict[str, str] | None = None) -> Iterator[Se
 def children(process: subprocess.Popen[str]) -> list[int]:
     """Process ids of the children that a process has now."""
     return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def gauges(url: str) -> dict[str, float]:
+    """Metrics without further labels, by name."""
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=HANG_S).text)
+    return {sample.name: sample.value for family in families for sample in family.samples if set(sample.labels) == {"model_name"}}
+
+
+def until(condition: Callable[[], Any], seconds: float = HANG_S) -> float:
+    """Wait until a condition holds; the seconds it took. The limit is a hang guard."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() < began + seconds, "it never came true"
+        time.sleep(0.02)
+    return time.monotonic() - began

@@ -9,15 +9,13 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
-from processes import Server, children, serve
-from prometheus_client.parser import text_string_to_metric_families
+from processes import Server, children, gauges, serve, until
 
 from llmx.config import PlatformConfig
 from llmx.hooks.loader import PluginLoader
@@ -25,7 +23,7 @@ from llmx.hooks.loader import PluginLoader
 MODEL = "smollm2-135m-instruct"
 PRESENT = {probe.name for probe in PluginLoader.discover(PlatformConfig()).probe_all({}) if probe.detection and probe.detection.present}
 PLATFORM = "cpu" if "cpu" in PRESENT else "null"
-ARGUMENTS = ("--platform", PLATFORM, "--threads", "1", "--max-model-len", "1024", "--kv-cache-memory-bytes", "64Mi")
+ARGUMENTS = ("--platform", PLATFORM, "--threads", "1", "--max-model-len", "1024", "--kv-cache-memory-bytes", "64Mi", "--recovery-timeout", "60")
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +39,6 @@ def live() -> Iterator[Server]:
 def client(live: Server) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
         yield client
-
-
-def gauges(url: str) -> dict[str, float]:
-    """Metrics without further labels, by name."""
-    families = text_string_to_metric_families(httpx.get(f"{url}/metrics").text)
-    return {sample.name: sample.value for family in families for sample in family.samples if set(sample.labels) == {"model_name"}}
-
-
-def until(condition: object, seconds: float = 20) -> None:
-    """Waits until a condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.05)
 
 
 def test_summary_tells_what_a_user_wants_to_know(live: Server) -> None:

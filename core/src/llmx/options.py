@@ -97,8 +97,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("scheduling_policy", "scheduler.policy", "str", "order of requests", ("fcfs", "priority")),
     Option("interactive", "scheduler.interactive", "bool", "keep the gaps between tokens short while prompts are computed; off favours throughput"),
     Option("max_num_queued_reqs", "scheduler.max_queued_requests", "int", "waiting requests; more are answered 503"),
-    Option("max_num_queued_tokens", "scheduler.max_queued_tokens", "tokens", "tokens of waiting requests; more are answered 503"),
-    Option("queue_timeout", "scheduler.queue_timeout_s", "float", "seconds that a request may wait for its first step, then it is answered 503"),
+    Option("max_num_queued_tokens", "scheduler.max_queued_tokens", "tokens", "tokens of waiting requests; more are answered 503; no limit by default"),
+    Option(
+        "queue_timeout",
+        "scheduler.queue_timeout_s",
+        "float",
+        "seconds that a request may wait for its first step, then it is answered 503; no limit by default",
+    ),
     Option("recovery_timeout", "scheduler.recovery_timeout_s", "float", "seconds that requests wait for an engine that is started again"),
     Option(
         "step_timeout",
@@ -143,7 +148,13 @@ OPTIONS: tuple[Option, ...] = (
         aliases=("shutdown_timeout",),
         server=True,
     ),
-    Option("request_timeout", "server.request_timeout_s", "float", "seconds from a request's arrival to its end, then it fails", server=True),
+    Option(
+        "request_timeout",
+        "server.request_timeout_s",
+        "float",
+        "seconds from a request's arrival to its end, then it is answered 408; no limit by default",
+        server=True,
+    ),
     Option(
         "reader_timeout",
         "server.reader_timeout_s",
