@@ -160,7 +160,7 @@ REFUSED: dict[str, str] = {
         ("admission follows the free KV blocks: leave it out", "scheduler_reserve_full_isl watermark prefill_schedule_interval"),
         ("every group of layers has its own blocks: leave it out", "disable_hybrid_kv_cache_manager"),
         ("the step budget bounds how long a prompt holds up others: see --interactive", "long_prefill_token_threshold performance_mode"),
-        ("the quantisation is the checkpoint's own, or --quantization int8 | int4 makes it from dense weights", "quantization_config allow_deprecated_quantization"),
+        ("quantisation is the checkpoint's own, or --quantization int8 | int4 makes one of dense weights", "quantization_config allow_deprecated_quantization"),
         ("weight files are mapped, read once and never executed: leave it out", "safetensors_load_strategy model_loader_extra_config pt_load_map_location"),
         ("weight files are mapped, read once and never executed: leave it out", "ignore_patterns use_tqdm_on_load"),
         ("a hub model has one revision for its files and tokenizer: see --revision", "code_revision tokenizer_revision"),

@@ -55,7 +55,7 @@ OPTIONS: tuple[Option, ...] = (
         ("auto", "float32"),
         synonyms=(("float", "float32"),),
     ),
-    Option("quantization", "model.quantization", "str", "int8, int4: quantise dense weights at load; else their storage (gguf, q4_k, none), checked", short="-q"),
+    Option("quantization", "model.quantization", "str", "int8, int4: quantise dense weights at load; else their storage (gguf, q4_k, none)", short="-q"),
     Option(
         "load_format",
         "model.load_format",

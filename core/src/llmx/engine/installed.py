@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -20,10 +21,10 @@ def installed() -> dict[str, str]:
     names = {match[1].replace("_", "-").lower() for place in sys.path for match in map(_INFO.match, _listing(place)) if match}
     found = {}
     for name in sorted(names):
-        try:
-            found[name] = version(name)  # of the first of that name on sys.path, which is the one that is imported
-        except PackageNotFoundError:
-            continue  # a folder that is left over, without metadata
+        with suppress(PackageNotFoundError):
+            told: str | None = version(name)  # of the first of that name on sys.path, which is the one that is imported
+            if told:  # None: a folder that is left over, without metadata
+                found[name] = told
     return found
 
 

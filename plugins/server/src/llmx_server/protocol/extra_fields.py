@@ -19,7 +19,7 @@ _MAX_NAMED = 10  # fields that the header names
 
 def check_extra(route: Route, extra: Mapping[str, Any] | None) -> list[str]:
     """What a Warning must say, one phrase per field. Raises RequestError for a known field that asks for what is not supported."""
-    phrases = []
+    phrases: list[str] = []
     for name, value in (extra or {}).items():
         field = field_of(route, name)
         if field is None or field.state == "works":  # works: of /v1/chat/completions, where another route asks
