@@ -42,6 +42,11 @@ def health(server: Server) -> int:
     return httpx.get(f"{server.url}/health", timeout=HANG_S).status_code
 
 
+def arguments(pid: int) -> list[str]:
+    """The command line of a process."""
+    return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+
+
 def gone(pid: int) -> bool:
     """True when a process has ended (a zombie has)."""
     try:
@@ -173,8 +178,10 @@ def test_no_engine_outlives_its_server(tmp_path: Path, state: str) -> None:
                 httpx.post(f"{url}/v1/completions", json=body_of([HANG], 5), timeout=0.5)
         if state == "stopped":
             os.kill(engine, signal.SIGSTOP)
+        sockets = Path(arguments(engine)[-4].removeprefix("ipc://")).parent
         process.kill()
         until(lambda: gone(engine))
+        assert state == "loading" or not sockets.exists()
 
 
 def test_second_signal_ends_at_once_even_with_a_stopped_engine(server: Server) -> None:

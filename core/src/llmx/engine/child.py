@@ -68,6 +68,7 @@ class EngineChild:
             message = await self.receive()
             match message:
                 case Ready():
+                    shutil.rmtree(self._folder, ignore_errors=True)  # both sides are connected: a kill must not leave it behind
                     return message.info
                 case Failed():
                     raise error_of(message)
