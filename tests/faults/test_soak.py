@@ -121,4 +121,5 @@ def test_two_hundred_streams_three_rounds(tmp_path: Path, platform: str, capsys:
     present = {probe.name for probe in PluginLoader.discover(PlatformConfig()).probe_all({}) if probe.detection and probe.detection.present}
     if platform == "cpu" and "cpu" not in present:
         pytest.skip("the CPU platform is not installed")
-    _soak(tmp_path, platform, 200, capsys, "num_blocks=2000", "max_num_seqs=64", "max_model_len=2100", "threads=1")
+    # Few blocks: the system gives a page of the KV cache its memory when it is first written, and that shall be over in round one.
+    _soak(tmp_path, platform, 200, capsys, "num_blocks=160", "max_num_seqs=64", "max_model_len=2100", "threads=1")
