@@ -151,8 +151,48 @@ HEAD = """# Tool calls and reasoning
 Written by `tests/answers`. A model writes its calls and thoughts as text, each family in its own way. llmx takes them apart while the
 text streams; however it is cut, the result is the same. What turns out to be no call is given as content, so nothing is lost.
 
-The format is told from the model's chat template; `--tool-call-parser NAME` and `--reasoning-parser NAME` choose one, `none` turns it
-off.
+```python
+from openai import OpenAI
+
+client = OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="unused")
+weather = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of the next days",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 7}},
+            "required": ["city", "days"],
+            "additionalProperties": False,
+        },
+    },
+}
+answer = client.chat.completions.create(
+    model="smollm2-135m-instruct",
+    messages=[{"role": "user", "content": "What will the weather be in Rome for the next 3 days?"}],
+    tools=[weather],
+    tool_choice="required",
+    parallel_tool_calls=False,
+    temperature=0,
+    max_tokens=100,
+)
+print(answer.choices[0].message.tool_calls[0].function)
+```
+
+| `tool_choice` | what happens |
+|---|---|
+| `auto` (default) | the model decides; calls are read in its own format. A tool with `strict` is held to its schema where calls are JSON between two markers |
+| `required` | a grammar forces one or more calls that follow the tools' schemas; `parallel_tool_calls: false` makes it exactly one |
+| a function's name | a grammar forces the arguments of that function; the answer ends with `stop`, as OpenAI's does |
+| `none` | the tools are not shown to the model, and its text is not searched for calls |
+
+Reasoning comes apart from the content, as `reasoning` and, the same, as `reasoning_content`; `include_reasoning: false` leaves it out. With a form forced by a
+grammar there is none.
+
+The formats are told from the model's chat template; `--tool-call-parser NAME` and `--reasoning-parser NAME` choose one, `none` turns it
+off. For a template that knows no tools they are described in the system message, calls are asked for and read in the format `hermes`,
+and earlier calls and their results are written out as text.
 """
 TOOLS_HEAD = """
 ## Tool calls
