@@ -42,7 +42,7 @@ def client(live: Server) -> Iterator[openai.OpenAI]:
 
 
 def test_summary_tells_what_a_user_wants_to_know(live: Server) -> None:
-    for text in (MODEL, f"platform  {PLATFORM} on ", "requests of full length fit", "--threads 1 (cli)", live.url, "curl "):
+    for text in (MODEL, f"platform  {PLATFORM} on ", "requests of full length fit", "--threads 1 (flag)", live.url, "curl "):
         assert text in live.summary
 
 

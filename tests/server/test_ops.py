@@ -128,7 +128,7 @@ async def test_api_key_guards_every_route_by_default(engine: FakeEngine) -> None
         paths += [*(("GET", path) for path in ("//v1/models", "//health", "/v1/models/", "/HEALTH", "/health/x", "/health/"))]
         wrong = [{"authorization": value} for value in ("Bearer wrong", "first", "Basic first", "Bearer ", "Bearer first,x")]
         for method, path in paths:
-            for headers in ({}, {"x-api-key": "first"}, *wrong):
+            for headers in ({}, {"x-api-key": "wrong"}, {"x-api-key": ""}, {"x-api-key": "Bearer first"}, *wrong):
                 response = await client.request(method, path, headers=headers)
                 if path in OPEN_PATHS:
                     assert response.status_code in (200, 405), path
@@ -138,6 +138,7 @@ async def test_api_key_guards_every_route_by_default(engine: FakeEngine) -> None
                     assert (await client.head(path, headers=headers)).status_code == 401
         for value in ("Bearer first", "bearer first", "BEARER k\u00e9y".encode()):
             assert (await client.get("/v1/models", headers={"authorization": value})).status_code == 200
+        assert (await client.get("/v1/models", headers={"x-api-key": "first"})).status_code == 200  # as Anthropic's clients send it
         refusals = (await client.get("/metrics", headers={"authorization": "Bearer first"})).text
         assert 'llmx:request_rejections_total{model_name="fake-model",reason="invalid_api_key"}' in refusals
         assert (await client.options("/v1/models")).status_code != 401
