@@ -145,5 +145,14 @@ async def test_api_key_guards_every_route_by_default(engine: FakeEngine) -> None
     assert engine.started_ids == []
 
 
+async def test_b125_no_other_origin_is_let_in(client: httpx.AsyncClient) -> None:
+    """The default address is this machine's own, and no answer lets a browser's page of another origin read it."""
+    assert ServerConfig().host == "127.0.0.1"
+    preflight = {"origin": "http://elsewhere.example", "access-control-request-method": "POST"}
+    for response in (await client.options("/v1/models", headers=preflight), await client.get("/v1/models", headers=preflight)):
+        assert response.status_code not in (401, 500)
+        assert not [name for name in response.headers if name.startswith("access-control-")]
+
+
 async def test_no_key_no_guard(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v1/models")).status_code == 200
