@@ -142,6 +142,7 @@ def test_b048_strict_arguments_follow_their_schema(real: Api) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}, "b": {"type": "boolean"}}, "required": ["n", "b"], "additionalProperties": False}
     for choice in ("required", {"type": "function", "function": {"name": "set"}}):
         message = real.chat("Set n to 3 and b to true.", tools=[tool("set", schema, strict=True)], tool_choice=choice, max_tokens=80)["choices"][0]["message"]
+        assert message["tool_calls"]
         for call in message["tool_calls"]:
             jsonschema.validate(json.loads(call["function"]["arguments"]), schema)
 
