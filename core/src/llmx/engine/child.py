@@ -58,12 +58,13 @@ class EngineChild:
         self._from.bind(outputs)
         self._decoder = decoder(FromEngine)
         command = [sys.executable, "-m", "llmx.engine.process", requests, outputs, *parent_arguments()]
-        self.process = subprocess.Popen(command, env=child_environment(), stdin=subprocess.DEVNULL)
-        self._configure = Configure(config, user_set)
+        self.process = subprocess.Popen(command, env=child_environment(), stdin=subprocess.PIPE)
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:  # broken: it ended at once, and `receive` says so
+            pipe.write(encode(Configure(config, user_set)))  # not over ZMQ, which sends when this side's event loop runs: later
 
     async def ready(self, on_progress: OnProgress | None = None) -> EngineInfo:
         """Wait until the engine takes requests. Raises the error that stopped it."""
-        await self.send(self._configure)
         while True:
             message = await self.receive()
             match message:

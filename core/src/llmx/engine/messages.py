@@ -1,6 +1,6 @@
 """Messages between the API process and the engine process, as msgpack arrays. No pickle.
 
-To the engine: Configure once, then Add, Abort, GetStats, Shutdown. From it: Progress, then Ready or Failed; then Outputs,
+To the engine: Configure on its standard input, then Add, Abort, GetStats, Shutdown over a socket. From it: Progress, then Ready or Failed; then Outputs,
 Rejected, Stats. A tag byte tells them apart.
 """
 
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Configure(msgspec.Struct, tag=1, array_like=True):
-    """First message: what to start. user_set: dotted paths that the user gave."""
+    """What to start. user_set: dotted paths that the user gave."""
 
     config: EngineConfig
     user_set: list[str]
@@ -61,9 +61,10 @@ class Abort(msgspec.Struct, tag=3, array_like=True):
 
 
 class GetStats(msgspec.Struct, tag=4, array_like=True):
-    """Ask for Stats; the token comes back."""
+    """Ask for Stats; the token comes back. kv_map: with the state of every block."""
 
     token: int
+    kv_map: bool = False
 
 
 class Shutdown(msgspec.Struct, tag=5, array_like=True):
@@ -159,7 +160,7 @@ class Stats(msgspec.Struct, tag=6, array_like=True):
     stats: EngineStats
 
 
-ToEngine = Configure | Add | Abort | GetStats | Shutdown
+ToEngine = Add | Abort | GetStats | Shutdown
 FromEngine = Progress | Ready | Failed | Outputs | Rejected | Stats
 
 _ENCODER = msgspec.msgpack.Encoder()

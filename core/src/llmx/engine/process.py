@@ -1,6 +1,6 @@
 """The engine process: `python -m llmx.engine.process REQUESTS OUTPUTS PARENT MAIN` with two ZMQ addresses.
 
-It connects, waits for Configure, starts the engine, then turns: take what has come, step, send the news. Idle, it sleeps in
+It connects, reads what to start (Configure) from its standard input, starts the engine, then turns: take what has come, step, send the news. Idle, it sleeps in
 poll. It ends on Shutdown, or when its parent is gone. No other thread computes here.
 """
 
@@ -95,13 +95,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _start(channel: _Channel) -> Engine | None:
-    message = None
-    while not isinstance(message, Configure):
-        message = channel.receive(wait=True)
-        if isinstance(message, Shutdown):
-            return None
     from llmx.engine.start import start_engine  # after the connection: the parent sees at once that the process lives
 
+    text = sys.stdin.buffer.read()
+    if not text:
+        return None  # the parent ended before it said what to start
+    message = decoder(Configure).decode(text)
     try:
         engine, info = start_engine(message.config, lambda what, fraction: channel.send(Progress(what, fraction)), message.user_set)
     except LlmxError as error:
@@ -157,7 +156,7 @@ def _handle(message: ToEngine, engine: Engine, channel: _Channel, room: CompileR
             if ended:
                 channel.send(Outputs(ended))
         case GetStats():
-            channel.send(Stats(message.token, engine.stats()))
+            channel.send(Stats(message.token, engine.stats(kv_map=message.kv_map)))
 
 
 def _refusal(name: str, error: RequestError) -> Rejected:
