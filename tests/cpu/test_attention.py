@@ -46,7 +46,7 @@ class Shape:
     kv_heads: int = 1
     head_dim: int = 64
     v_head_dim: int = 64
-    window: int = 0
+    window: int = 0  # -1: every row sees the whole request
     soft_cap: float = 0.0
     sinks: bool = False
     alibi: bool = False
@@ -157,7 +157,7 @@ def expected(shape: Shape, s: Sequence, rows: np.ndarray, rounded: bool) -> np.n
         query, k, v = bf16(query), bf16(k), bf16(v)
     sinks, alibi = head_values(shape)
     distance = rows[:, None] - np.arange(len(s))[None, :]
-    hidden = (distance < 0) | ((distance >= shape.window) if shape.window else False)
+    hidden = np.zeros_like(distance, dtype=bool) if shape.window < 0 else (distance < 0) | ((distance >= shape.window) if shape.window else False)
     out = np.empty((len(rows), shape.q_heads, shape.v_head_dim))
     for head in range(shape.q_heads):
         kv_head = head // (shape.q_heads // shape.kv_heads)
@@ -220,6 +220,26 @@ def test_keys_and_values_of_different_widths(isa, kv_type, head_dim, v_head_dim)
 @pytest.mark.parametrize(("q_heads", "kv_heads"), [(1, 1), (5, 5), (9, 3), (8, 2), (14, 2), (10, 2), (8, 1), (11, 1), (13, 1), (71, 1)])
 def test_head_groups(isa, kv_type, q_heads, kv_heads):
     check_against_reference(Shape(kv_type, q_heads, kv_heads, 32, 32), isa, 90)
+
+
+@KV_TYPES
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 255, 256, 257, 520])
+def test_bidirectional_lengths(isa, kv_type, length):
+    check_against_reference(Shape(kv_type, 4, 2, 32, 32, window=-1), isa, length)
+
+
+@KV_TYPES
+def test_bidirectional_bits_depend_on_the_request_alone(isa, kv_type):
+    shape = Shape(kv_type, 4, 2, 32, 32, window=-1, soft_cap=30.0)
+    lengths = [300, 1, 16, 47, 513, 5]
+    sequences = [sequence(shape, length, seed=i) for i, length in enumerate(lengths)]
+    alone = [Pages(shape, isa, 1, len(s)).run([(0, 0, s)])[0] for s in sequences]
+    order = [4, 0, 5, 2, 1, 3]
+    for threads, backwards in ((1, False), (2, False), (16, True)):
+        pages = Pages(shape, isa, len(lengths), max(lengths))
+        together = pages.run([(slot, 0, sequences[slot]) for slot in order], threads, backwards)
+        for slot, result in zip(order, together, strict=True):
+            assert result.tobytes() == alone[slot].tobytes(), (slot, threads)
 
 
 @KV_TYPES

@@ -22,7 +22,7 @@ constexpr int kItemsPerThread = 6;  // so that threads end together although ite
 
 struct Tile {
   int request;
-  int64_t row, position;
+  int64_t row, position, last_key;
   int tokens;
   int chunk_begin, chunk_end;
   int64_t cost(const AttnArgs& a) const {  // row tiles x chunks
@@ -42,8 +42,9 @@ void each_tile(const AttnArgs& a, Visit visit) {
       const int tokens = a.q[r] - first < step ? a.q[r] - first : step;
       const int64_t position = static_cast<int64_t>(a.start[r]) + first;
       const int chunk_begin = static_cast<int>(first_visible(position, a.window) / kChunkTokens);
-      const int chunk_end = static_cast<int>((position + tokens - 1) / kChunkTokens) + 1;
-      visit(Tile{r, row + first, position, tokens, chunk_begin, chunk_end});
+      const int64_t last_key = a.bidirectional ? static_cast<int64_t>(a.start[r]) + a.q[r] - 1 : -1;
+      const int chunk_end = static_cast<int>((last_key < 0 ? position + tokens - 1 : last_key) / kChunkTokens) + 1;
+      visit(Tile{r, row + first, position, last_key, tokens, chunk_begin, chunk_end});
     }
   }
 }
@@ -94,7 +95,7 @@ void attn_prepare(const AttnArgs& a, const AttnPlan& plan, void* items) {
     const int chunks = tile.chunk_end - tile.chunk_begin, take = chunks_per_item(a, tile, plan.limit);
     const int64_t rows = static_cast<int64_t>(tile.tokens) * group;
     for (int head = 0; head < a.geo.kv_heads; ++head) {
-      const AttnItem whole = {tile.request, head, tile.row, tile.position, tile.tokens, tile.chunk_begin, tile.chunk_end, 0, partial};
+      const AttnItem whole = {tile.request, head, tile.row, tile.position, tile.last_key, tile.tokens, tile.chunk_begin, tile.chunk_end, 0, partial};
       if (take < chunks) {
         *merge++ = whole;
         partial += chunks * rows;

@@ -55,6 +55,7 @@ struct AttnArgs {
   float scale;
   float soft_cap;      // 0: off
   int window;          // 0: off; key j is seen when i - j < window
+  bool bidirectional;  // every row sees all start[r] + q[r] keys of its request; not with window or alibi
   const float* sinks;  // [H] or null
   const float* alibi;  // [H] slopes or null
 };

@@ -62,7 +62,8 @@ static void run_rows(const AttnArgs& a, const AttnItem& item, const TileScratch&
   const int group = a.q_heads / geo.kv_heads;
   const int acc_stride = padded_columns(geo.v_head_dim), words = query_words<Page>(geo.head_dim);
   const int64_t base = static_cast<int64_t>(chunk) * kChunkTokens;
-  const int64_t first_position = item.position + row / group, last_position = item.position + (row + rows - 1) / group;
+  const int64_t first_position = item.position + row / group;
+  const int64_t last_position = item.last_key < 0 ? item.position + (row + rows - 1) / group : item.last_key;
   const int64_t first_key = first_visible(first_position, a.window);
   int64_t begin = first_key > base ? (first_key - base) / kBlockTokens : 0;
   int64_t end = (last_position - base) / kBlockTokens + 1;
@@ -89,7 +90,7 @@ static void run_rows(const AttnArgs& a, const AttnItem& item, const TileScratch&
     const TileKernels<Page> kernels = tile_kernels<Page>(rows);
     kernels.score(pages, geo.head_dim / Page::kPerUnit, s.q + row * words, words, s.q_scale + row, s.score);
     for (int r = 0; r < rows; ++r) {
-      const int64_t position = item.position + (row + r) / group;
+      const int64_t position = item.last_key < 0 ? item.position + (row + r) / group : item.last_key;
       const int head = item.kv_head * group + (row + r) % group;
       const RowRule rule = {position, first_visible(position, a.window), a.alibi ? a.alibi[head] : 0.0f, a.soft_cap};
       float* score = s.score + r * kChunkTokens;

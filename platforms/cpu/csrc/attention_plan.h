@@ -15,6 +15,7 @@ struct AttnItem {
   int32_t request, kv_head;
   int64_t row;       // first token row in [0, T)
   int64_t position;  // of that row
+  int64_t last_key;  // what all rows see up to; -1: each row up to its own position
   int32_t tokens;
   int32_t chunk_begin, chunk_end;
   int32_t pad;

@@ -94,6 +94,9 @@ LLMX_API int llmx_engine_finish(Engine* engine, const LlmxStepArgs* args, LlmxSt
 LLMX_API int llmx_engine_logits(Engine* engine, const LlmxStepArgs* args, int begin, int end, float* out) {
   return guarded([&] { return checked(engine->head_logits(*args, begin, end, out)); });
 }
+LLMX_API int llmx_engine_token_types(Engine* engine, const int32_t* types, int n) {
+  return guarded([&] { return checked(engine->set_token_types(types, n)); });
+}
 LLMX_API const float* llmx_engine_value(Engine* engine, int value) { return engine->value_rows(value); }
 LLMX_API uint8_t* llmx_engine_pages(Engine* engine, int group) { return engine->pages(group); }
 LLMX_API int64_t llmx_engine_weight_bytes(Engine* engine) { return static_cast<int64_t>(engine->weight_bytes()); }

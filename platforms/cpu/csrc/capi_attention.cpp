@@ -12,7 +12,7 @@
 namespace {
 
 struct TestAttention {  // llmx_cpu tests mirror this with ctypes
-  int32_t isa, kv_type, kv_heads, head_dim, v_head_dim, q_heads, n, window;
+  int32_t isa, kv_type, kv_heads, head_dim, v_head_dim, q_heads, n, window;  // window -1: bidirectional
   int64_t block_bytes, layer_offset, stride;
   uint8_t* pages;
   const int32_t *table, *slot, *q, *start;
@@ -29,7 +29,8 @@ llmx::KvGeometry geometry(const TestAttention& t) {
 }
 
 llmx::AttnArgs attention_args(const TestAttention& t) {
-  return {geometry(t), t.pages, t.table, t.stride, t.n, t.slot, t.q, t.start, t.query, t.out, t.ld_query, t.ld_out, t.q_heads, t.scale, t.soft_cap, t.window, t.sinks, t.alibi};
+  const bool both = t.window < 0;
+  return {geometry(t), t.pages, t.table, t.stride, t.n, t.slot, t.q, t.start, t.query, t.out, t.ld_query, t.ld_out, t.q_heads, t.scale, t.soft_cap, both ? 0 : t.window, both, t.sinks, t.alibi};
 }
 
 }  // namespace

@@ -110,9 +110,15 @@ const char* Engine::head_logits(const LlmxStepArgs& args, int begin, int end, fl
     for (const LlmxOp& op : ops_) {
       if (op.rows == 1) run(op, args, m, b);
     }
-    const int64_t vocab = shape_.vocab;
-    std::memcpy(out + (b - begin) * vocab, value(shape_.logits), static_cast<size_t>(m * vocab) * 4);
+    const int64_t width = shape_.head_width ? shape_.head_width : shape_.vocab;
+    std::memcpy(out + (b - begin) * width, value(shape_.logits), static_cast<size_t>(m * width) * 4);
   }
+  return nullptr;
+}
+
+const char* Engine::set_token_types(const int32_t* types, int n) {
+  if (n > static_cast<int>(token_types_.size())) return "more token types than a step has token rows";
+  std::copy(types, types + n, token_types_.begin());
   return nullptr;
 }
 

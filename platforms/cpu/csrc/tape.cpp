@@ -66,6 +66,7 @@ const char* Engine::set_tape(const LlmxTape& tape) {
   }
   for (auto& scratch : tile_scratch_) scratch.resize(static_cast<size_t>(kTileRows * std::max<int64_t>(tape.act_width, kMlpTiles * 3 * kBlock)));
   ids_.resize(tape.max_tokens);
+  token_types_.assign(static_cast<size_t>(tape.max_tokens), 0);
   positions_.resize(tape.max_tokens);
   token_fine_.resize(tape.max_tokens);
   head_fine_.resize(kHeadRows);
@@ -218,6 +219,7 @@ void Engine::run_attention(const LlmxOp& op, const LlmxStepArgs& args) {
   a.scale = op.f[0];
   a.soft_cap = op.f[1];
   a.window = op.i[2];
+  a.bidirectional = op.i[3] != 0;
   a.sinks = vector(op.w[0]);
   a.alibi = vector(op.w[1]);
   const AttnPlan plan = attention_.plan(a, pool_.threads());
@@ -244,7 +246,7 @@ void Engine::run_untimed(const LlmxOp& op, const LlmxStepArgs& args, int64_t row
   switch (op.kind) {
     case LLMX_EMBED: {
       const PackedWeight& table = weights_[op.w[0]];
-      const int32_t* index = op.i[0] ? positions_.data() : ids_.data();
+      const int32_t* index = op.i[0] == 0 ? ids_.data() : op.i[0] == 1 ? positions_.data() : token_types_.data();
       float* out = value(op.out[0]);
       return pool_.over_rows(rows, op.width * 8, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r) unpack_row(table, index[r] + op.i[1], out + r * op.width);

@@ -17,7 +17,7 @@
 extern "C" {
 
 enum LlmxOpKind : int32_t {
-  LLMX_EMBED = 0,      // in -; w0 weight; f0 scale. Rows of the ids
+  LLMX_EMBED = 0,      // in -; w0 weight; i0 0: rows of the ids, 1: of the positions, 2: of the token types, i1 added to them; f0 scale
   LLMX_LINEAR = 1,     // in x, residual or -1; i0 first part, i1 parts, i2 input width; a norm of x before: w0 weight, w1 bias,
                        // i3 kind + 1 (0: none), i4 eps_floor; f0 eps
   LLMX_NORM = 2,       // in x, gate or -1; w0 weight, w1 bias; i0 kind, i1 groups, i2 gate_after, i3 eps_floor; f0 eps
@@ -31,7 +31,7 @@ enum LlmxOpKind : int32_t {
                        // i8 rotary_dim, i9 pairs, i10 rope; f0 clip, f1 eps
   LLMX_ROPE = 9,       // in x; w0 table; i0 heads, i1 head_dim, i2 rotary_dim, i3 pairs
   LLMX_KV_WRITE = 10,  // in k, v; i0 state
-  LLMX_ATTENTION = 11, // in q; w0 sinks, w1 alibi; i0 state, i1 q heads, i2 window; f0 scale, f1 soft cap
+  LLMX_ATTENTION = 11, // in q; w0 sinks, w1 alibi; i0 state, i1 q heads, i2 window, i3 bidirectional; f0 scale, f1 soft cap
   LLMX_ROWS = 12,      // in x (T rows): the head rows
   LLMX_SPLIT = 13,     // in x; out pieces (up to 4)
   LLMX_CONCAT = 14,    // in pieces (up to 4)
@@ -77,7 +77,8 @@ struct LlmxTape {
   int32_t n_ops, n_values, n_parts, logits;  // logits: the value of the head rows' logits
   int64_t arena_floats;
   int32_t max_tokens, max_requests, vocab, act_mult;  // act_mult: greatest mult of a linear
-  int32_t act_width, pad;                             // greatest input width of a linear
+  int32_t act_width;                                  // greatest input width of a linear
+  int32_t head_width;                                 // elements of a head row's result; 0: vocab (logits)
 };
 
 }  // extern "C"
@@ -133,6 +134,8 @@ class Engine {
   const char* step(const LlmxStepArgs& args, LlmxStepResult* result, bool finish);
   const char* finish_step(const LlmxStepArgs& args, LlmxStepResult* result, const float* logits);
   const char* head_logits(const LlmxStepArgs& args, int begin, int end, float* out);
+  // Types of the next step's token rows (segments of a pair of texts), all 0 unless set; n at most the limit of tokens.
+  const char* set_token_types(const int32_t* types, int n);
   const float* value_rows(int value) const { return arena() + values_[value].offset; }
 
   Pool& pool() { return pool_; }
@@ -192,7 +195,7 @@ class Engine {
   std::unique_ptr<Pages> acts_[kActTypes], mid_acts_[kActTypes];  // by ActType: a product's input, and that of the second product of an mlp
   LlmxTape shape_{};
   SlotTable slots_;
-  std::vector<int32_t> ids_, positions_, request_of_slot_, token_request_;
+  std::vector<int32_t> ids_, positions_, token_types_, request_of_slot_, token_request_;
   int fine_positions_ = INT32_MAX;
   std::vector<uint8_t> token_fine_, head_fine_;  // per token row, per head row of the block at hand
   const uint8_t* fine_rows_ = nullptr;           // of the op that runs, one per fine_mult_ rows; null: all are fine
