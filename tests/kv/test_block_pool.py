@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmx.kv.block_hash import chain_hash, chain_start
-from llmx.kv.block_pool import BlockPool
+from llmx.kv.block_pool import BlockPool, BlockState
 
 
 def test_the_null_block_is_never_handed_out() -> None:
@@ -109,6 +109,17 @@ def test_any_order_keeps_integrity(seed: int) -> None:
                 pool.hold(found)
                 tables.append([found])
         pool.check_integrity(tables)
+
+
+def test_states_tell_of_every_block() -> None:
+    pool = BlockPool(6)
+    held, cached, freed = pool.allocate(), pool.allocate(), pool.allocate()
+    pool.publish(cached, chain_hash(chain_start(""), [1]))
+    pool.release(cached)
+    pool.release(freed)
+    states = list(pool.states())
+    assert len(states) == 5 and states[held - 1] == BlockState.HELD and states[cached - 1] == BlockState.CACHED
+    assert states.count(BlockState.FREE) == 3 and states[freed - 1] == BlockState.FREE
 
 
 def test_hashes_chain_and_depend_on_everything_before() -> None:

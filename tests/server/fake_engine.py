@@ -168,7 +168,7 @@ class FakeEngine:
     async def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
 
-    async def stats(self) -> EngineStats:
+    async def stats(self, *, kv_map: bool = False) -> EngineStats:
         if not self.alive:
             raise EngineDead("the engine process ended")
         self.counts.requests_running = len(self.running)

@@ -52,11 +52,12 @@ class Accounting:
             stats.device_busy = min(window[1] / (now - window[0]), 1.0)
             self._window = [now, 0]
 
-    def snapshot(self, *, idle: bool) -> EngineStats:
-        """Counters and gauges as of now; the engine's own object. idle: nothing waits, runs or is in flight."""
+    def snapshot(self, *, idle: bool, kv_map: bool = False) -> EngineStats:
+        """Counters and gauges as of now; the engine's own object. idle: nothing waits, runs or is in flight. kv_map: with every block."""
         stats, kv, scheduler = self.stats, self._kv, self._scheduler
         stats.requests_running, stats.requests_waiting = len(scheduler.running), len(scheduler.waiting)
         stats.kv_blocks_used, stats.kv_blocks_cached = kv.blocks_held, kv.blocks_cached
+        stats.kv_map = kv.block_map() if kv_map else []
         stats.prefix_queries, stats.prefix_hits = kv.prefix_queries, kv.prefix_hits
         stats.preemptions = scheduler.num_preemptions
         stats.step_budget_used = 0.0 if idle else scheduler.budget.used

@@ -231,13 +231,13 @@ class AsyncEngine:
         """Requests that have not ended."""
         return len(self._running)
 
-    async def stats(self) -> EngineStats:
-        """Counters and gauges. Raises EngineDead, also when the engine does not answer in time."""
+    async def stats(self, *, kv_map: bool = False) -> EngineStats:
+        """Counters and gauges; kv_map: and every block's state. Raises EngineDead, also when the engine does not answer in time."""
         self._life.check()
         token = next(self._tokens)
         future: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
         self._waiting_stats[token] = future
-        await self._child.send(GetStats(token))
+        await self._child.send(GetStats(token, kv_map))
         try:
             return await asyncio.wait_for(future, _STATS_TIMEOUT_S)
         except TimeoutError:

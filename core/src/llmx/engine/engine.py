@@ -189,9 +189,9 @@ class Engine:
             news.stop_reason = request.stop_reason
         return news
 
-    def stats(self) -> EngineStats:
-        """Counters and gauges as of now; the engine's own object."""
-        return self.accounting.snapshot(idle=not self.has_work)
+    def stats(self, *, kv_map: bool = False) -> EngineStats:
+        """Counters and gauges as of now; the engine's own object. kv_map: with the state of every block."""
+        return self.accounting.snapshot(idle=not self.has_work, kv_map=kv_map)
 
     def close(self) -> None:
         """Free the executor."""

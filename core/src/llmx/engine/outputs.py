@@ -120,6 +120,7 @@ class EngineStats:
     kv_blocks_total: int = 0
     kv_blocks_used: int = 0  # held by running requests
     kv_blocks_cached: int = 0  # free, kept for prefix hits
+    kv_map: list[tuple[int, int]] = field(default_factory=list)  # when asked for: runs (BlockState, how many) in the order of the blocks
     prompt_tokens: int = 0
     generation_tokens: int = 0
     prefix_queries: int = 0  # tokens looked up

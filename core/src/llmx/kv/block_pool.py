@@ -8,9 +8,19 @@ given back longest ago.
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from llmx.kv.block_hash import BlockHash
 
-__all__ = ["BlockPool"]
+__all__ = ["BlockPool", "BlockState"]
+
+
+class BlockState(IntEnum):
+    """What a block is: see the module."""
+
+    FREE = 0
+    CACHED = 1
+    HELD = 2
 
 
 class BlockPool:
@@ -91,6 +101,15 @@ class BlockPool:
     def is_held(self, block: int) -> bool:
         """True when somebody holds the block."""
         return self._refs[block] > 0
+
+    def states(self) -> bytes:
+        """One BlockState per block, in their order, without the null block. O(blocks)."""
+        states = bytearray([BlockState.HELD]) * self.num_blocks
+        for block in self._free:
+            states[block] = BlockState.FREE
+        for block in self._cached:
+            states[block] = BlockState.CACHED
+        return bytes(states[1:])
 
     def reset_cache(self) -> None:
         """Forget all content hashes; cached blocks become free."""

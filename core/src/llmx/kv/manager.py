@@ -7,6 +7,7 @@ the scheduler moves both into the Step that it is building (`take_changes`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -222,6 +223,11 @@ class KVManager:
     def blocks_cached(self) -> int:
         """Blocks that nobody holds but a prefix hit may take."""
         return sum(pool.num_cached for pool in self.pools)
+
+    def block_map(self) -> list[tuple[int, int]]:
+        """Runs (BlockState, how many) over the blocks of all groups, in their order, without the null blocks. O(blocks)."""
+        states = b"".join(pool.states() for pool in self.pools)
+        return [(state, sum(1 for _ in run)) for state, run in groupby(states)]
 
     def check_integrity(self, requests: list[Request]) -> None:
         """Raise AssertionError unless every block is accounted for by exactly these requests."""
