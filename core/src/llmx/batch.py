@@ -98,6 +98,7 @@ class Step:
     draft_k: int = 0  # device drafters: tokens to propose per sample at the end of the step
     encode: list[Encode] = field(default_factory=list)
     late: bool = False  # sampling waits for Executor.release
+    token_types: np.ndarray = field(default_factory=lambda: EMPTY_I32)  # i32 [T] segment of each row (pairs of texts); empty: all 0
 
     @property
     def num_tokens(self) -> int:
@@ -131,7 +132,7 @@ class StepOutput:
     lp: np.ndarray | None = None  # f32 [S, 1 + kmax, W]; -inf pads
     rank: np.ndarray | None = None  # i32 [S, 1 + kmax] rank of the chosen token, 1 = most likely
     prompt_lp: list[PromptLogprobs] = field(default_factory=list)  # [C]
-    hidden: dict[str, np.ndarray] = field(default_factory=dict)
+    hidden: dict[str, np.ndarray] = field(default_factory=dict)  # f32 [R, W]; "pooled" always, where the Program has that result instead of logits
     drafts: np.ndarray | None = None  # i32 [S, draft_k]; -1 pads
     kv_done: np.ndarray = field(default_factory=lambda: EMPTY_I32)  # i32 [*] indexes of load/store ops finished since the last collect
     t_us: tuple[int, int, int] = (0, 0, 0)  # forward, sample, draft in microseconds

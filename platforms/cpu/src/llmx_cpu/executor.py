@@ -14,7 +14,7 @@ from llmx.executor import BLOCK_TOKENS, Control, GroupNeed, KVPlan, KVSpec, Late
 from llmx.hooks import DeviceCaps
 from llmx.platform.plan import Plan
 from llmx.program.ops import State
-from llmx_cpu.lower.builder import KINDS, BuiltTape
+from llmx_cpu.lower.builder import KINDS, BuiltTape, row_width
 from llmx_cpu.lower.tape import ABI, lower
 from llmx_cpu.machine import FINE_POSITIONS, STEP_TOKENS
 from llmx_cpu.native import ISA_NAMES, Group, StateRecord, call, library
@@ -27,7 +27,7 @@ _PAGE_TYPES = {"f32": 0, "bf16": 1, "i8": 2}  # csrc/attention.h
 
 
 class NativeExecutor:
-    """Runs a Model's main Program. Built without weights; `load` packs them."""
+    """Runs a Model's main Program, which gives logits or pooled rows. Built without weights; `load` packs them."""
 
     def __init__(self, config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle) -> None:
         full = config.model.dtype == "float32"
@@ -40,6 +40,7 @@ class NativeExecutor:
         self._tape: BuiltTape | None = None
         self._flying: StepCall | None = None
         self._groups = _groups(bundle)
+        self._pooled, self._typed = _pooled(bundle)
         self.limits = Limits(
             max_tokens=config.scheduler.max_num_batched_tokens or STEP_TOKENS,
             max_requests=config.scheduler.max_num_seqs,
@@ -122,7 +123,14 @@ class NativeExecutor:
             raise PlatformError(f"step {step.seq} asks for encoders, device drafts or hidden states: the native executor has none of them")
         one = self._call
         one.begin(step)
-        call("llmx_engine_step", self._need_engine(), C.addressof(one.args), C.addressof(one.result), not step.late)
+        engine = self._need_engine()
+        if self._typed:
+            types = step.token_types if step.token_types.size else np.zeros(step.num_tokens, np.int32)
+            call("llmx_engine_token_types", engine, types.ctypes.data, len(types))
+        call("llmx_engine_step", engine, C.addressof(one.args), C.addressof(one.result), not (step.late or self._pooled))
+        if self._pooled:
+            one.pooled = np.empty((len(step.head), self._pooled), np.float32)
+            call("llmx_engine_logits", engine, C.addressof(one.args), 0, len(step.head), one.pooled.ctypes.data)
         self._flying = one
         return Ticket(step.seq, tuple(step.slot.tolist()), one)
 
@@ -152,7 +160,10 @@ class NativeExecutor:
         one, self._flying = self._flying, None
         if one is None or one.step.seq != ticket.seq:
             raise PlatformError(f"step {ticket.seq} is not the one in flight")
-        return one.output()
+        out = one.output()
+        if self._pooled:
+            out.hidden["pooled"] = one.pooled
+        return out
 
     # -- between steps -------------------------------------------------------------------------------------------------
 
@@ -212,6 +223,15 @@ class NativeExecutor:
         if self._engine is None:
             raise PlatformError("the native executor is not loaded, or was closed")
         return self._engine
+
+
+def _pooled(bundle: ModelBundle) -> tuple[int, bool]:
+    """(width of the rows that the main Program gives instead of logits, 0 for logits; whether it reads token types)."""
+    main = bundle.model.programs.get("main")
+    if main is None:
+        return 0, False
+    result = main.outputs().get("pooled")
+    return (0 if result is None else row_width(result)), "token_types" in main.inputs
 
 
 def _groups(bundle: ModelBundle) -> dict[KVSpec, list[State]]:

@@ -88,7 +88,7 @@ StateRecord: Any = _struct("StateRecord", "group,type,kv_heads,head_dim,v_head_d
 Group: Any = _struct("Group", "block_bytes,num_blocks:l max_blocks,pad:i")
 Tape: Any = _struct(
     "Tape",
-    "ops,values,parts:p n_ops,n_values,n_parts,logits:i arena_floats:l max_tokens,max_requests,vocab,act_mult,act_width,pad:i",
+    "ops,values,parts:p n_ops,n_values,n_parts,logits:i arena_floats:l max_tokens,max_requests,vocab,act_mult,act_width,head_width:i",
 )
 
 _SIGNATURES: dict[str, tuple[Any, str]] = {
@@ -107,6 +107,7 @@ _SIGNATURES: dict[str, tuple[Any, str]] = {
     "llmx_engine_step": (C.c_int, "pppi"),
     "llmx_engine_finish": (C.c_int, "pppp"),
     "llmx_engine_logits": (C.c_int, "ppiip"),
+    "llmx_engine_token_types": (C.c_int, "ppi"),
     "llmx_engine_value": (C.c_void_p, "pi"),
     "llmx_engine_pages": (C.c_void_p, "pi"),
     "llmx_engine_weight_bytes": (C.c_int64, "p"),

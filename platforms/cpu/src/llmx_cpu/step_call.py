@@ -24,7 +24,7 @@ class StepCall:
 
     __slots__ = (
         *("_drawn", "_drawn_at", "_keep", "_plain", "_samples", "_start", "_status", "_status_at", "_width"),
-        *("args", "lp", "lp_ids", "rank", "result", "score", "step"),
+        *("args", "lp", "lp_ids", "pooled", "rank", "result", "score", "step"),
     )
 
     def __init__(self, max_requests: int) -> None:
@@ -34,6 +34,7 @@ class StepCall:
         self._start = np.empty(0, np.int32)  # what results are before the step: no counts, then tokens of -1
         self._samples = self._width = 0
         self._keep: list[Any] = []
+        self.pooled = np.empty((0, 0), np.float32)  # the head rows of a Program without logits, written by the executor
         self._plain = False  # the structs hold only what every step sets
         self.begin(Step(0))
 

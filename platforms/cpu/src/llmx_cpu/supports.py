@@ -57,13 +57,15 @@ def kv(spec: OpSpec) -> str | None:
 
 
 def attention(spec: OpSpec) -> str | None:
-    """Causal attention over pages: any grouping of heads, window, soft cap, sinks, alibi."""
+    """Causal attention over pages: any grouping of heads, window, soft cap, sinks, alibi. Bidirectional: without window and alibi."""
     attrs: AttentionAttrs = spec.attrs
     s = attrs.spec
     missing = [
         name
         for name, present in (
-            (f"mask {s.mask}", s.mask != "causal"),
+            (f"mask {s.mask}", s.mask not in ("causal", "bidirectional")),
+            ("a window over a bidirectional mask", s.mask == "bidirectional" and s.window is not None),
+            ("alibi over a bidirectional mask", s.mask == "bidirectional" and s.alibi),
             ("chunked attention", s.chunk is not None),
             ("relative position bias", s.relative_buckets is not None),
             ("cross attention", s.cross),

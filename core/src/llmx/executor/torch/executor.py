@@ -87,9 +87,9 @@ class TorchExecutor:
         if "main" not in programs or len(programs) > 1:
             raise ProgramError(f"model {self._bundle.name!r} has the programs {', '.join(programs)}; the torch executor runs 'main', and only it")
         main, facts = programs["main"], dict(plan.facts)
-        if "logits" not in main.outputs() or "head" not in main.inputs:
+        if not {"logits", "pooled"} & main.outputs().keys() or "head" not in main.inputs:
             have = f"inputs {', '.join(main.inputs)}, results {', '.join(main.outputs()) or 'none'}"
-            raise ProgramError(f"model {self._bundle.name!r} must give 'logits' for the rows in 'head'; it has {have}")
+            raise ProgramError(f"model {self._bundle.name!r} must give 'logits' or 'pooled' for the rows in 'head'; it has {have}")
         store, uses = WeightStore(self._bundle.weights, self._device, self._bundle.max_model_len), kinds_using(main.ops)
         choices, scratch = [choice for choice in plan.kernels if choice.program == "main"], 0
         for done, choice in enumerate(choices):
@@ -155,7 +155,9 @@ class TorchExecutor:
             return {}
         assert self._bound is not None
         positions = positions_input(self._bundle.model.programs["main"], rows.positions())
-        return self._bound.body(rows, {"ids": as_index(slots.tokens(step, self._bundle.vocab_size), self._device), "positions": positions})
+        types = step.token_types if step.token_types.size else np.zeros(step.num_tokens, np.int32)
+        ids = as_index(slots.tokens(step, self._bundle.vocab_size), self._device)
+        return self._bound.body(rows, {"ids": ids, "positions": positions, "token_types": as_index(types, self._device)})
 
     def release(self, ticket: Ticket, late: Late) -> None:
         """Sample a late step under its masks; host_logits gets and gives the rows of all samples, in their order."""
@@ -173,11 +175,14 @@ class TorchExecutor:
         drawing = Drawing(step, flight.requests, slots, late)
         blocks = [(first, step.head[first : first + HEAD_ROWS]) for first in range(0, len(step.head), HEAD_ROWS)]
         processed = self._host_logits(flight, blocks, drawing.host_rows(), late)
-        wanted = sorted({name for want in step.want if want is not None for name in want.hidden})
-        hidden: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
+        wanted = {name for want in step.want if want is not None for name in want.hidden}
+        pooling = "pooled" in self._bundle.model.programs["main"].outputs()
+        wanted |= {"pooled"} if pooling and len(step.head) else set()
+        hidden: dict[str, list[np.ndarray]] = {name: [] for name in sorted(wanted)}
         for first, head in blocks:
             results = self._bound.head(flight.rows, flight.values, as_index(head, self._device))
-            drawing.block(first, _host(results["logits"]), processed)
+            if not pooling:
+                drawing.block(first, _host(results["logits"]), processed)
             for name in hidden.keys() & results.keys():
                 hidden[name].append(_host(results[name]))
         for name, tensor in self._bound.results(flight.values).items():

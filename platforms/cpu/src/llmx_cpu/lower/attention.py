@@ -97,5 +97,5 @@ def attention(b: TapeBuilder, op: Op) -> None:
     assert q is not None
     b.emit(
         "attention", "T", row_width(op.outs[0]), [b.read(q)], [b.define(op.outs[0])],
-        i=[b.states[op.states[0]], s.q_heads, s.window or 0], f=[s.scale, s.soft_cap or 0.0], w=[sinks, alibi],
+        i=[b.states[op.states[0]], s.q_heads, s.window or 0, int(s.mask == "bidirectional")], f=[s.scale, s.soft_cap or 0.0], w=[sinks, alibi],
     )  # fmt: skip

@@ -16,6 +16,7 @@ NORMS = ("rms", "layer", "l2")
 UNARY = ("scale", "softcap", "clip")
 BINARY = ("add", "mul")
 MAX_PIECES = 4  # csrc/tape.h: LlmxOp.in, LlmxOp.out
+_EMBEDDED = {"ids": 0, "token_types": 2}  # csrc/tape.h: i0 of LLMX_EMBED
 
 
 def _x(op: Op, index: int = 0) -> Value:
@@ -31,11 +32,12 @@ def _mult(value: Value) -> tuple[int, int]:
 
 
 def embed(b: TapeBuilder, op: Op) -> None:
-    """Rows of a table by token id."""
-    if b.input_name(op.ins[0]) != "ids":
-        raise ProgramError(f"embed in {op.region}: the native executor reads the Program input 'ids' only")
+    """Rows of a table by token id, or by token type."""
+    source = b.input_name(op.ins[0])
+    if source not in _EMBEDDED:
+        raise ProgramError(f"embed in {op.region}: the native executor reads the Program inputs {' and '.join(map(repr, _EMBEDDED))} only")
     handle = b.weights.weight(op.weights["w"][0].weight)
-    b.emit("embed", "T", row_width(op.outs[0]), [], [b.define(op.outs[0])], w=[handle], f=[op.attrs.scale], i=[0, 0])
+    b.emit("embed", "T", row_width(op.outs[0]), [], [b.define(op.outs[0])], w=[handle], f=[op.attrs.scale], i=[_EMBEDDED[source], 0])
 
 
 def pos_embed(b: TapeBuilder, op: Op) -> None:

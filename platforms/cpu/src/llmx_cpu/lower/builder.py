@@ -122,9 +122,9 @@ class TapeBuilder:
         """Append a record. fields: w, i, f as lists."""
         self.records.append({"kind": KINDS[kind], "rows": 0 if rows == "T" else 1, "mult": mult, "width": width, "ins": ins, "outs": outs, **fields})
 
-    def finish(self, logits: Value, max_tokens: int, max_requests: int, vocab: int) -> BuiltTape:
-        """The tape with storage assigned."""
-        offsets, total = self._place(self.storage[logits.id], max_tokens)
+    def finish(self, result: Value, max_tokens: int, max_requests: int, vocab: int) -> BuiltTape:
+        """The tape with storage assigned. result: what each head row gives, logits or another row."""
+        offsets, total = self._place(self.storage[result.id], max_tokens)
         ops, values, parts = (OpRecord * len(self.records))(), (ValueRecord * len(self.values))(), (PartRecord * max(1, len(self.parts)))()
         for record, to in zip(self.records, ops, strict=True):
             _fill(to, record)
@@ -136,8 +136,8 @@ class TapeBuilder:
         widths = [r["i"][2] for r in products] + [r["i"][6] for r in products if r["kind"] == KINDS["mlp"]]
         struct = Tape(
             ops=C.addressof(ops), values=C.addressof(values), parts=C.addressof(parts), n_ops=len(ops), n_values=len(values), n_parts=len(self.parts),
-            logits=self.storage[logits.id], arena_floats=total, max_tokens=max_tokens, max_requests=max_requests, vocab=vocab,
-            act_mult=max((r["mult"] for r in products), default=1), act_width=max(widths, default=32),
+            logits=self.storage[result.id], arena_floats=total, max_tokens=max_tokens, max_requests=max_requests, vocab=vocab,
+            act_mult=max((r["mult"] for r in products), default=1), act_width=max(widths, default=32), head_width=row_width(result),
         )  # fmt: skip
         return BuiltTape(struct, ops, values, parts, dict(self.storage))
 

@@ -30,7 +30,7 @@ def lower(
 ) -> BuiltTape:
     """The tape of a Program. states: in the order of the native records.
 
-    Raises ProgramError for an op without a kernel or a Program without logits, PlatformError for a kernel of another abi.
+    Raises ProgramError for an op without a kernel or a Program without logits or pooled rows, PlatformError for a kernel of another abi.
     """
     uses = Counter(v.id for op in program.ops for v in op.ins if v is not None)
     inputs = {v.id: name for name, v in program.inputs.items()}
@@ -49,10 +49,11 @@ def lower(
         raise ProgramError(f"op {covered} ({op.kind} in {op.region}) of program {program.name!r} has no kernel in the plan")
     for target, ops in token_rows + head_rows:  # token rows never depend on head rows
         target(builder, *ops)
-    logits = program.outputs().get("logits")
-    if logits is None or rows_symbol(logits) != "R":
-        raise ProgramError(f"program {program.name!r} has no output 'logits' over head rows: the native executor samples from it")
-    return builder.finish(logits, max_tokens, max_requests, vocab)
+    results = program.outputs()
+    result = results.get("logits", results.get("pooled"))
+    if result is None or rows_symbol(result) != "R":
+        raise ProgramError(f"program {program.name!r} has no output 'logits' or 'pooled' over head rows: the native executor gives nothing else")
+    return builder.finish(result, max_tokens, max_requests, vocab)
 
 
 def _is_head(op: Op) -> bool:
