@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.cpu.native_model import Driver, MemorySource, config_for, native_executor, tiny_llama
+from tests.cpu.native_model import config_for, native_executor
 
 from llmx.errors import PlatformError
-from llmx.executor import Control, HostTensor, Joined, KvOp, Late, SamplingRow, Status, Step, StepOutput, Want
+from llmx.executor import Control, HostTensor, Joined, KvOp, Late, SamplingRow, Status, Step, Want
+from llmx.testing import TINY, Driver, MemorySource, mask_of, tiny_llama
 from llmx_cpu.executor import NativeExecutor
 
 VOCAB = 512
@@ -25,38 +26,10 @@ def driver() -> Iterator[Driver]:
     executor.close()
 
 
-def late_step(driver: Driver, rows: dict[int, list[int]], late: Late) -> StepOutput:
-    """One step whose sampling waits for `late`."""
-    executor, ends = driver.executor, np.cumsum([len(r) for r in rows.values()]) - 1
-    step = Step(
-        driver.seq,
-        slot=np.array(list(rows), np.int32),
-        q=np.array([len(r) for r in rows.values()], np.int32),
-        start=np.array([driver.done[s] for s in rows], np.int32),
-        tokens=np.array([t for r in rows.values() for t in r], np.int32),
-        head=ends.astype(np.int32),
-        samples=np.array([(s, i, 1) for i, s in enumerate(rows)], np.int32),
-        late=True,
-        want=[ALL] * len(rows),
-    )
-    driver.seq += 1
-    ticket = executor.submit(step)
-    executor.release(ticket, late)
-    return executor.collect(ticket)
-
-
-def mask_of(*allowed: list[int]) -> np.ndarray:
-    words = np.zeros((len(allowed), -(-VOCAB // 32)), np.uint32)
-    for row, ids in enumerate(allowed):
-        for token in ids:
-            words[row, token >> 5] |= np.uint32(1 << (token & 31))
-    return words
-
-
 def test_late_masks_open_and_drop(driver: Driver) -> None:
     driver.join(dict.fromkeys(range(4), PROMPT))
-    late = Late(mask=mask_of([7], [7], [7], []), open=np.array([0, 1, 0, 0], bool), drop=np.array([0, 0, 1, 0], bool))
-    out = late_step(driver, dict.fromkeys(range(4), PROMPT), late)
+    late = Late(mask=mask_of(VOCAB, [7], [7], [7], []), open=np.array([0, 1, 0, 0], bool), drop=np.array([0, 0, 1, 0], bool))
+    out = driver.late(dict.fromkeys(range(4), PROMPT), late, ALL)
     assert out.tokens[0, 0] == 7 and out.tokens[1, 0] == out.lp_ids[1, 0, 1] != 7
     assert out.count.tolist() == [1, 1, 0, 0] and out.status.tolist() == [Status.OK, Status.OK, Status.OK, Status.MASK_DEAD]
     assert driver.executor.history(0) == [*PROMPT, 7] and driver.executor.history(2) == PROMPT
@@ -72,7 +45,7 @@ def test_host_logits_see_and_change_the_rows(driver: Driver) -> None:
         rows[1, 3] = 1e4
         return rows
 
-    out = late_step(driver, {0: PROMPT, 1: PROMPT[:9]}, Late(host_logits=force))
+    out = driver.late({0: PROMPT, 1: PROMPT[:9]}, Late(host_logits=force))
     assert seen[0].shape == (2, VOCAB) and out.tokens[0, 0] == seen[0][0].argmax() and out.tokens[1, 0] == 3
 
 
@@ -97,7 +70,7 @@ def test_verified_drafts_give_the_tokens_of_single_steps(driver: Driver) -> None
         driver.seq, slot=np.array([1], np.int32), q=np.array([5], np.int32), start=np.array([len(PROMPT)], np.int32), tokens=np.array([-1, *drafts], np.int32),
         head=np.arange(5, dtype=np.int32), samples=np.array([(1, 0, 5)], np.int32),
     )  # fmt: skip
-    out = driver._run(step)
+    out = driver.run(step)
     assert out.count.tolist() == [3] and out.tokens[0].tolist() == [*plain[1:4], -1, -1]
     assert driver.executor.history(1) == [*PROMPT, *plain[:4]]
     driver.done[1] = len(PROMPT) + 3  # the rejected rows' pages are written again
@@ -106,21 +79,12 @@ def test_verified_drafts_give_the_tokens_of_single_steps(driver: Driver) -> None
 
 def test_prompt_logprobs_across_chunks(driver: Driver) -> None:
     driver.join({0: PROMPT, 1: PROMPT})
-    whole = score(driver, 0, 0, 40, 39)
-    parts = [score(driver, 1, 0, 13, 13), score(driver, 1, 13, 27, 26)]
+    whole = driver.score(0, PROMPT, 39)
+    parts = [driver.score(1, PROMPT[:13], 13), driver.score(1, PROMPT[13:], 26)]
     assert np.array_equal(whole.prompt_lp[0].lp, np.concatenate([p.prompt_lp[0].lp for p in parts]))
     assert whole.prompt_lp[0].ids[:, 0].tolist() == PROMPT[1:] and whole.prompt_lp[0].ids.shape == (39, 3)
     ids, lp, rank = whole.prompt_lp[0].ids, whole.prompt_lp[0].lp, whole.prompt_lp[0].rank
     assert np.all(lp[:, 1] >= lp[:, 0]) and np.array_equal(rank == 1, ids[:, 0] == ids[:, 1])
-
-
-def score(driver: Driver, slot: int, start: int, q: int, rows: int) -> StepOutput:
-    step = Step(
-        driver.seq, slot=np.array([slot], np.int32), q=np.array([q], np.int32), start=np.array([start], np.int32),
-        tokens=np.array(PROMPT[start : start + q], np.int32), head=np.arange(rows, dtype=np.int32),
-        score=np.array([(slot, 0, rows)], np.int32), score_top=np.array([2], np.int32),
-    )  # fmt: skip
-    return driver._run(step)
 
 
 def test_fork_draws_from_the_parents_row_with_its_own_seed(driver: Driver) -> None:
@@ -133,7 +97,7 @@ def test_fork_draws_from_the_parents_row_with_its_own_seed(driver: Driver) -> No
         driver.seq, slot=np.array([0], np.int32), q=np.array([40], np.int32), start=np.array([0], np.int32), tokens=np.array(PROMPT, np.int32), joined=[fork],
         head=np.array([39], np.int32), samples=np.array([(0, 0, 1), (1, 0, 1)], np.int32),
     )  # fmt: skip
-    out = driver._run(step)
+    out = driver.run(step)
     assert out.tokens[:, 0].tolist() == alone and driver.executor.history(1) == [*PROMPT, alone[1]]
     # the child goes on in a copy of the parent's last block
     copy = Step(
@@ -166,8 +130,6 @@ def test_nan_ends_one_request_alone() -> None:
     data[100] = np.full(64, np.nan, np.float32).view(np.uint8)
     bundle.weights.tensors["model.embed_tokens.weight"] = HostTensor(table.dtype, table.shape, data)
     bundle.weights.tensors["lm_head.weight"] = table
-    from tests.cpu.native_model import TINY
-
     from llmx.models.llama import build_llama
     from llmx.weights.quant import quant_key
 
@@ -186,7 +148,7 @@ def test_nan_ends_one_request_alone() -> None:
 
 
 def test_empty_step_and_stats(driver: Driver) -> None:
-    out = driver._run(Step(driver.seq))
+    out = driver.run(Step(driver.seq))
     assert out.count.size == 0 and out.status.size == 0
     reply = driver.executor.control(Control("stats"))
     assert reply.ok and reply.value["threads"] == 1 and reply.value["weight_bytes"] > 0
@@ -208,9 +170,9 @@ def test_bugs_of_the_caller_are_named(driver: Driver) -> None:
         driver.step({0: [1] * 300})
     step = Step(driver.seq, kv_ops=np.array([(KvOp.STORE, 0, 1, 1)], np.int32))
     with pytest.raises(PlatformError, match="KV operation 5"):
-        driver._run(step)
+        driver.run(step)
     with pytest.raises(PlatformError, match="block that does not exist"):
-        driver._run(Step(driver.seq, kv_ops=np.array([(KvOp.ZERO, 0, 0, 800)], np.int32)))
+        driver.run(Step(driver.seq, kv_ops=np.array([(KvOp.ZERO, 0, 0, 800)], np.int32)))
     ticket = executor.submit(Step(driver.seq))
     with pytest.raises(PlatformError, match="one at a time"):
         executor.submit(Step(driver.seq + 1))

@@ -56,7 +56,7 @@ def logits_of(bundle: ModelBundle, prompt: Sequence[int], executor: str = "", mo
     make = EXECUTORS[executor or next(iter(EXECUTORS))]
     run = make(bundle if model is None else replace(bundle, model=model), sum(ends), len(ends))
     try:
-        driver = Driver(run, room=0)  # type: ignore[arg-type]  # any executor
+        driver = Driver(run, room=0)
         driver.join(dict.fromkeys(range(len(ends)), prompt))
         rows = np.empty((len(prompt), bundle.vocab_size), np.float32)
         rows[1::2] = _late_step(driver, {slot: prompt[:end] for slot, end in enumerate(ends)})
@@ -74,7 +74,7 @@ def logits_at(bundle: ModelBundle, prompt: Sequence[int], positions: Sequence[in
     """f32 [len(positions), V]: logits after the tokens at these ascending positions, the prompt taken in chunks."""
     run = next(iter(EXECUTORS.values()))(bundle, chunk, 1)
     try:
-        driver, rows = Driver(run, room=0), []  # type: ignore[arg-type]  # any executor
+        driver, rows = Driver(run, room=0), []
         driver.join({0: prompt})
         for position in positions:
             while (start := driver.done[0]) <= position:

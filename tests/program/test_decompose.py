@@ -15,8 +15,8 @@ from llmx.program.kinds import core_registry
 from llmx.program.ops import Value
 from llmx.program.passes.decompose import decompose
 from llmx.program.verify import verify
+from llmx.testing.numpy_programs import Interpreter, rms, rotate, silu
 from tests.program.paper import falcon_h1, qwen3_next
-from tests.program.reference import Interpreter, rms, rotate, silu
 from tests.program.tiny import LLAMA, empty, llama
 
 ROWS = 5

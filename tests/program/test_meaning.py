@@ -19,9 +19,9 @@ from llmx.program.kinds import core_registry  # noqa: E402
 from llmx.program.ops import Model  # noqa: E402
 from llmx.program.passes.decompose import decompose  # noqa: E402
 from llmx.program.verify import verify  # noqa: E402
+from llmx.testing.numpy_programs import Interpreter  # noqa: E402
 from tests.program.paper import bert, deepseek_v3, falcon_h1, gemma3n, qwen2_5_vl, qwen3_moe, qwen3_next, whisper  # noqa: E402
 from tests.program.paper.oracle import make_config  # noqa: E402
-from tests.program.reference import Interpreter  # noqa: E402
 
 IDS = np.array([3, 17, 250, 3, 99, 42, 7, 3, 501, 8, 11, 60])
 SMALL = {

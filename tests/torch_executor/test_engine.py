@@ -11,14 +11,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from llmx.engine.engine import Engine  # noqa: E402
-from llmx.engine.messages import Add, SeqOutput  # noqa: E402
 from llmx.executor import ModelBundle  # noqa: E402
-from llmx.kv.groups import plan_kv  # noqa: E402
 from llmx.program.verify import verify  # noqa: E402
-from llmx.request import Request  # noqa: E402
-from llmx.sampling_params import SamplingParams  # noqa: E402
-from tests.cpu.native_model import bundle_of, tiny_llama  # noqa: E402
+from llmx.testing import Answers, EngineRunner, bundle_of, kv_plan, tiny_llama  # noqa: E402
 from tests.program.paper.oracle import make_config  # noqa: E402
 from tests.program.test_meaning import DECODERS  # noqa: E402
 from tests.torch_executor.test_ops import F32  # noqa: E402
@@ -27,7 +22,6 @@ from tests.torch_executor.torch_model import config_for, torch_executor  # noqa:
 RNG = np.random.default_rng(4)
 PROMPTS = [RNG.integers(3, 512, n).tolist() for n in (35, 3, 60, 17, 48)]
 LENGTH = 128
-Answers = dict[tuple[str, int], tuple[list[int], str | None]]
 
 
 def _decoder(case: str) -> ModelBundle:
@@ -49,44 +43,19 @@ MODELS = {
 }
 
 
-class Runner:
-    """An engine over a model; `run` gives the answers of requests that come together, with every invariant checked after each step."""
+class Runner(EngineRunner):
+    """An engine over a model on the torch executor, whose slots must have the scheduler's tokens after each step."""
 
     def __init__(self, bundle: ModelBundle, *, max_tokens: int = 256, seqs: int = 8, blocks: int = 200, prefix: bool = False) -> None:
         config = config_for(max_tokens, seqs)
-        config = replace(config, cache=replace(config.cache, prefix_caching=prefix), scheduler=replace(config.scheduler, interactive=False))
-        self.executor = torch_executor(bundle, config, blocks)
-        needs = self.executor.kv_needs()
-        plan = plan_kv(needs, kv_bytes=0, max_requests=seqs, max_model_len=LENGTH, max_chunk=max_tokens, num_blocks=blocks)
-        self.engine = Engine(config, self.executor, plan, eos_ids=(2,), vocab_size=bundle.vocab_size, numerics="test")
-        self.preemptions = 0
+        executor = torch_executor(bundle, config, blocks)
+        super().__init__(executor, kv_plan(executor, blocks, LENGTH), config, bundle.vocab_size, prefix=prefix)
 
-    def run(self, prompts: dict[str, list[int]], **params: Any) -> Answers:
-        answers: Answers = {}
-        for name, prompt in prompts.items():
-            options = SamplingParams(**{"temperature": 0.0, "max_tokens": 36, "ignore_eos": True, **params})
-            self.engine.add(Add(name, prompt, options))
-            answers.update({(name, i): ([], None) for i in range(options.n)})
-        for _ in range(2000):
-            if not self.engine.has_work:
-                break
-            self._take(self.engine.step(), answers)
-            self._check()
-        assert not self.engine.has_work and self.engine.kv.blocks_held == 0
-        return answers
-
-    def _take(self, news: list[SeqOutput], answers: Answers) -> None:
-        for item in news:
-            tokens, _ = answers[item.id, item.index]
-            answers[item.id, item.index] = (tokens + item.tokens, item.finish_reason)
-
-    def _check(self) -> None:
-        live: list[Request] = [request for group in self.engine._requests.values() for request in group.values()]
-        self.engine.kv.check_integrity(live)
+    def check(self) -> None:
+        super().check()
         running = {r.slot: r.tokens for r in self.engine.scheduler.running}
         slots = self.executor._ready()[0].used
         assert {slot: slots[slot].history for slot in running if slot in slots} == {slot: tokens for slot, tokens in running.items() if slot in slots}
-        self.preemptions = self.engine.stats().preemptions
 
 
 NAMED = {str(i): prompt for i, prompt in enumerate(PROMPTS)}

@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 
 from llmx.program.ops import QuantKey  # noqa: E402
 from llmx.program.verify import verify  # noqa: E402
-from tests.cpu.native_model import Driver  # noqa: E402
+from llmx.testing import Driver  # noqa: E402
 from tests.program.paper.oracle import make_config  # noqa: E402
 from tests.program.test_meaning import DECODERS, IDS, random_model, tensors  # noqa: E402
 from tests.torch_executor.torch_model import bundle_from, logits_of, torch_executor  # noqa: E402
@@ -29,7 +29,7 @@ def test_logits_equal_transformers(case: str) -> None:
     verify(model)
     executor = torch_executor(bundle_from(model, tensors(oracle), max_model_len=64))
     assert (len(executor.kv_needs()) > 1) == (case in SEVERAL_GROUPS)
-    driver = Driver(executor, room=0)  # type: ignore[arg-type]  # any executor
+    driver = Driver(executor, room=0)
     driver.join({3: LONG.tolist(), 0: IDS.tolist()})
     got: dict[int, list[np.ndarray]] = {3: [], 0: []}
     for long, short in ((slice(0, 17), slice(0, 5)), (slice(17, 18), slice(5, 12)), (slice(18, 29), slice(12, 12))):

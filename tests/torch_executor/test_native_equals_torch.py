@@ -29,7 +29,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 def _logits(executor: Executor) -> np.ndarray:
     """Of every row of both prompts, each computed in two chunks, the second beside the other request's."""
-    driver = Driver(executor, room=0)  # type: ignore[arg-type]  # any executor
+    driver = Driver(executor, room=0)
     driver.join(PROMPTS)
     parts: dict[int, list[np.ndarray]] = {0: [], 1: []}
     for first, cut in ((0, 33), (33, 70)):

@@ -19,7 +19,7 @@ from llmx.program.kinds.recurrent import recurrent_state  # noqa: E402
 from llmx.program.ops import Model, Part, QuantKey, Value  # noqa: E402
 from llmx.program.passes.decompose import decompose  # noqa: E402
 from llmx.program.verify import verify  # noqa: E402
-from tests.program.reference import Interpreter, rotate, silu, softplus  # noqa: E402
+from llmx.testing.numpy_programs import Interpreter, rotate, silu, softplus  # noqa: E402
 from tests.torch_executor.torch_model import run_program  # noqa: E402
 
 F32 = QuantKey("dense", (("data", "f32", 1),))

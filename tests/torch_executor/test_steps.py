@@ -18,7 +18,7 @@ from llmx.executor.torch.executor import HEAD_ROWS  # noqa: E402
 from llmx.executor.torch.pages import Pages  # noqa: E402
 from llmx.program.ops import Model, Op, Program  # noqa: E402
 from llmx.sample.reference import logprobs, sample  # noqa: E402
-from tests.cpu.native_model import Driver, MemorySource, bundle_of, tiny_llama  # noqa: E402
+from llmx.testing import Driver, MemorySource, bundle_of, mask_of, tiny_llama  # noqa: E402
 from tests.program.paper import falcon_h1  # noqa: E402
 from tests.torch_executor.torch_model import config_for, logits_of, torch_executor  # noqa: E402
 
@@ -31,47 +31,18 @@ ATOL = 1e-4  # torch's products round differently for different numbers of rows
 @pytest.fixture
 def driver() -> Iterator[Driver]:
     executor = torch_executor(tiny_llama("q4_1", "q8_0"))
-    yield Driver(executor)  # type: ignore[arg-type]  # any executor
+    yield Driver(executor)
     executor.close()
 
 
-def step_of(driver: Driver, rows: dict[int, list[int]], **fields: Any) -> Step:
-    """A step of these rows at the slots' next positions; every row is a head row."""
-    q = np.array([len(r) for r in rows.values()], np.int32)
-    step = Step(
-        driver.seq,
-        slot=np.array(list(rows), np.int32),
-        q=q,
-        start=np.array([driver.done[s] for s in rows], np.int32),
-        tokens=np.array([t for r in rows.values() for t in r], np.int32),
-        head=np.arange(q.sum(), dtype=np.int32),
-    )
-    for s, tokens in rows.items():
-        driver.done[s] += len(tokens)
-    return replace(step, **fields)
-
-
-def last_rows(rows: dict[int, list[int]]) -> np.ndarray:
-    ends = np.cumsum([len(r) for r in rows.values()]) - 1
-    return np.array([(slot, end, 1) for slot, end in zip(rows, ends, strict=True)], np.int32)
-
-
 def late_step(driver: Driver, rows: dict[int, list[int]], late: Late) -> StepOutput:
-    step = step_of(driver, rows, samples=last_rows(rows), late=True, want=[ALL] * len(rows))
+    step = driver.step_of(rows, samples=driver.last_rows(rows), late=True, want=[ALL] * len(rows))
     driver.seq += 1
     ticket = driver.executor.submit(step)
     with pytest.raises(PlatformError, match="was not released"):
         driver.executor.collect(ticket)
     driver.executor.release(ticket, late)
     return driver.executor.collect(ticket)
-
-
-def mask_of(*allowed: list[int]) -> np.ndarray:
-    words = np.zeros((len(allowed), -(-VOCAB // 32)), np.uint32)
-    for row, ids in enumerate(allowed):
-        for token in ids:
-            words[row, token >> 5] |= np.uint32(1 << (token & 31))
-    return words
 
 
 def test_it_is_an_executor_and_says_what_it_can(driver: Driver) -> None:
@@ -97,7 +68,7 @@ def test_tokens_and_logprobs_are_those_of_the_reference_sampler(driver: Driver) 
 
 def test_late_masks_open_and_drop(driver: Driver) -> None:
     driver.join(dict.fromkeys(range(4), PROMPT))
-    late = Late(mask=mask_of([7], [7], [7], []), open=np.array([0, 1, 0, 0], bool), drop=np.array([0, 0, 1, 0], bool))
+    late = Late(mask=mask_of(VOCAB, [7], [7], [7], []), open=np.array([0, 1, 0, 0], bool), drop=np.array([0, 0, 1, 0], bool))
     out = late_step(driver, dict.fromkeys(range(4), PROMPT), late)
     assert out.lp_ids is not None and out.tokens[0, 0] == 7 and out.tokens[1, 0] == out.lp_ids[1, 0, 1] != 7
     assert out.count.tolist() == [1, 1, 0, 0] and out.status.tolist() == [Status.OK, Status.OK, Status.OK, Status.MASK_DEAD]
@@ -142,7 +113,7 @@ def test_verified_drafts_give_the_tokens_of_single_steps(driver: Driver) -> None
     driver.join({1: PROMPT})
     driver.step({1: PROMPT})
     drafts = [plain[1], plain[2], (plain[3] + 1) % VOCAB, plain[4]]
-    out = driver._run(step_of(driver, {1: [-1, *drafts]}, samples=np.array([(1, 0, 5)], np.int32)))
+    out = driver.run(driver.step_of({1: [-1, *drafts]}, samples=np.array([(1, 0, 5)], np.int32)))
     assert out.count.tolist() == [3] and out.tokens[0].tolist() == [*plain[1:4], -1, -1]
     driver.executor.check_slots({0: [*PROMPT, *plain], 1: [*PROMPT, *plain[:4]]})
     driver.done[1] = len(PROMPT) + 3  # the rejected rows' pages are written again
@@ -168,16 +139,16 @@ def test_drafts_of_a_recurrent_model_leave_a_state_after_each() -> None:
 
     executor = torch_executor(bundle_of(falcon_h1.build(config, lambda name: F32), max_model_len=128))
     state = next(i for i, need in enumerate(executor.kv_needs()) if need.spec.kind == "state")
-    driver = Driver(executor)  # type: ignore[arg-type]  # any executor
+    driver = Driver(executor)
     plain = _plain_tokens(driver, 6)
     driver.join({1: PROMPT})
     driver.step({1: PROMPT})
     drafts = [plain[1], (plain[2] + 1) % VOCAB, plain[3]]
-    out = driver._run(step_of(driver, {1: [-1, *drafts]}, samples=np.array([(1, 0, 4)], np.int32)))
+    out = driver.run(driver.step_of({1: [-1, *drafts]}, samples=np.array([(1, 0, 4)], np.int32)))
     assert out.count.tolist() == [2]  # plain[1] and plain[2]; KV and state are valid up to the draft plain[1]
     driver.done[1] = len(PROMPT) + 2
-    commit = step_of(driver, {1: [-1]}, samples=np.array([(1, 0, 1)], np.int32), kv_ops=np.array([(KvOp.STATE_COMMIT, state, 1, 1)], np.int32))
-    assert int(driver._run(commit).tokens[0, 0]) == plain[3]
+    commit = driver.step_of({1: [-1]}, samples=np.array([(1, 0, 1)], np.int32), kv_ops=np.array([(KvOp.STATE_COMMIT, state, 1, 1)], np.int32))
+    assert int(driver.run(commit).tokens[0, 0]) == plain[3]
     assert [int(driver.step({1: [-1]}).tokens[0, 0]) for _ in range(2)] == plain[4:6]
     executor.close()
 
@@ -185,20 +156,13 @@ def test_drafts_of_a_recurrent_model_leave_a_state_after_each() -> None:
 def test_prompt_logprobs_across_chunks(driver: Driver) -> None:
     driver.join({0: PROMPT, 1: PROMPT})
     raw = logits_of(driver.executor, driver.seq, {0: PROMPT}, {0: 0})[0]
-    whole = score(driver, 0, 40, 39)
-    parts = [score(driver, 1, 13, 13), score(driver, 1, 27, 26)]
+    whole = driver.score(0, PROMPT, 39)
+    parts = [driver.score(1, PROMPT[:13], 13), driver.score(1, PROMPT[13:], 26)]
     np.testing.assert_allclose(whole.prompt_lp[0].lp, np.concatenate([p.prompt_lp[0].lp for p in parts]), atol=ATOL)
     assert whole.prompt_lp[0].ids[:, 0].tolist() == PROMPT[1:] and whole.prompt_lp[0].ids.shape == (39, 3)
     for at in (0, 20, 38):
         entry = logprobs(raw[at], PROMPT[at + 1], 2)
         assert whole.prompt_lp[0].ids[at].tolist() == entry.ids.tolist() and whole.prompt_lp[0].rank[at] == entry.rank
-
-
-def score(driver: Driver, slot: int, q: int, rows: int) -> StepOutput:
-    start = driver.done[slot]
-    step = step_of(driver, {slot: PROMPT[start : start + q]}, score=np.array([(slot, 0, rows)], np.int32), score_top=np.array([2], np.int32))
-    step.head = step.head[:rows]
-    return driver._run(step)
 
 
 def test_fork_draws_from_the_parents_row_with_its_own_seed(driver: Driver) -> None:
@@ -208,10 +172,10 @@ def test_fork_draws_from_the_parents_row_with_its_own_seed(driver: Driver) -> No
     alone = [int(driver.step({s: PROMPT}).tokens[0, 0]) for s in (2, 3)]
     fork = Joined(1, np.empty(0, np.int32), len(PROMPT), replace(row, seed=6), fork_of=0)
     driver.done[1] = 40
-    out = driver._run(step_of(driver, {0: PROMPT}, joined=[fork], samples=np.array([(0, 39, 1), (1, 39, 1)], np.int32)))
+    out = driver.run(driver.step_of({0: PROMPT}, joined=[fork], samples=np.array([(0, 39, 1), (1, 39, 1)], np.int32)))
     assert out.tokens[:, 0].tolist() == alone and len(set(alone)) == 2
     # the child goes on in a copy of the parent's last block
-    copy = step_of(driver, {0: [-1], 1: [-1]}, samples=np.array([(0, 0, 1), (1, 1, 1)], np.int32), kv_ops=np.array([(KvOp.COPY, 0, 3, 700)], np.int32))
+    copy = driver.step_of({0: [-1], 1: [-1]}, samples=np.array([(0, 0, 1), (1, 1, 1)], np.int32), kv_ops=np.array([(KvOp.COPY, 0, 3, 700)], np.int32))
     copy.new_blocks = (np.array([(1, 2, 700)], np.int32),)
     driver.seq += 1
     got = driver.executor.collect(driver.executor.submit(copy)).tokens[:, 0].tolist()
@@ -239,14 +203,14 @@ def test_nan_ends_one_request_alone() -> None:
     data[100] = np.full(64, np.nan, np.float32).view(np.uint8)
     bundle.weights.tensors["model.embed_tokens.weight"] = HostTensor(table.dtype, table.shape, data)
     executor = torch_executor(bundle)
-    driver = Driver(executor)  # type: ignore[arg-type]  # any executor
+    driver = Driver(executor)
     good = [t for t in PROMPT if t != 100]
     driver.join({0: good, 1: [*good[:5], 100], 2: good[:20]})
     out = driver.step({0: good, 1: [*good[:5], 100], 2: good[:20]}, want=ALL)
     assert out.status.tolist() == [Status.OK, Status.NAN, Status.OK] and out.count.tolist() == [1, 0, 1]
     assert int(out.tokens[1, 0]) == -1
     driver.join({4: [100, 5]})
-    scored = driver._run(step_of(driver, {4: [100, 5]}, score=np.array([(4, 0, 1)], np.int32), score_top=np.array([0], np.int32)))
+    scored = driver.run(driver.step_of({4: [100, 5]}, score=np.array([(4, 0, 1)], np.int32), score_top=np.array([0], np.int32)))
     assert scored.status.tolist() == [Status.NAN]
     executor.close()
 
@@ -256,7 +220,7 @@ def test_more_head_rows_than_a_block(driver: Driver) -> None:
     long = PROMPT * 3
     assert len(long) > HEAD_ROWS
     driver.join({0: long, 1: long})
-    scored = driver._run(step_of(driver, {0: long}, score=np.array([(0, 0, 119)], np.int32), score_top=np.array([1], np.int32)))
+    scored = driver.run(driver.step_of({0: long}, score=np.array([(0, 0, 119)], np.int32), score_top=np.array([1], np.int32)))
     raw = logits_of(driver.executor, driver.seq, {1: long}, {1: 0})[1]
     for at in (0, HEAD_ROWS - 1, HEAD_ROWS, 118):
         entry = logprobs(raw[at], long[at + 1], 1)
@@ -270,7 +234,7 @@ def test_the_checkpoint_is_closed_after_load_and_not_needed_any_more() -> None:
     source.close = lambda: closed.append(True)  # type: ignore[method-assign]
     before = torch_executor(bundle)
     assert closed == [True]
-    driver = Driver(before)  # type: ignore[arg-type]  # any executor
+    driver = Driver(before)
     driver.join({0: PROMPT, 1: PROMPT})
     token = int(driver.step({0: PROMPT}).tokens[0, 0])
     for name, tensor in source.tensors.items():
@@ -294,7 +258,7 @@ def _with_hidden(model: Model) -> Model:
 def test_hidden_results_where_wanted() -> None:
     bundle = tiny_llama("f32")
     executor = torch_executor(replace(bundle, model=_with_hidden(bundle.model)))
-    driver = Driver(executor)  # type: ignore[arg-type]  # any executor
+    driver = Driver(executor)
     driver.join({0: PROMPT, 1: PROMPT[:9]})
     out = driver.step({0: PROMPT, 1: PROMPT[:9]}, want=Want(hidden=("hidden.last", "hidden.head")))
     assert out.hidden["hidden.last"].shape == (49, 64) and out.hidden["hidden.head"].shape == (2, 64)
@@ -306,7 +270,7 @@ def test_hidden_results_where_wanted() -> None:
 
 
 def test_empty_step_stats_and_controls(driver: Driver) -> None:
-    out = driver._run(Step(driver.seq))
+    out = driver.run(Step(driver.seq))
     assert out.count.size == 0 and out.status.size == 0 and out.tokens.shape == (0, 1)
     driver.join({0: PROMPT})
     reply = driver.executor.control(Control("stats"))
@@ -341,21 +305,21 @@ def test_bugs_of_the_caller_are_named(driver: Driver) -> None:
     with pytest.raises(PlatformError, match="300 tokens, the limit is 256"):
         driver.step({0: [1] * 300})
     with pytest.raises(PlatformError, match="no transfer store: STORE"):
-        driver._run(Step(driver.seq, kv_ops=np.array([(KvOp.STORE, 0, 1, 1)], np.int32)))
+        driver.run(Step(driver.seq, kv_ops=np.array([(KvOp.STORE, 0, 1, 1)], np.int32)))
     for block in (0, 800):
         with pytest.raises(PlatformError, match="block 0 is never written"):
-            driver._run(Step(driver.seq, kv_ops=np.array([(KvOp.ZERO, 0, 0, block)], np.int32)))
+            driver.run(Step(driver.seq, kv_ops=np.array([(KvOp.ZERO, 0, 0, block)], np.int32)))
     with pytest.raises(PlatformError, match="slot 9, which no request holds"):
-        driver._run(Step(driver.seq, left=np.array([9], np.int32)))
+        driver.run(Step(driver.seq, left=np.array([9], np.int32)))
     with pytest.raises(PlatformError, match="joins slot 0, which is in use"):
-        driver._run(Step(driver.seq, joined=[Joined(0, np.array([1], np.int32), 1, SamplingRow())]))
+        driver.run(Step(driver.seq, joined=[Joined(0, np.array([1], np.int32), 1, SamplingRow())]))
     with pytest.raises(PlatformError, match="encoders or device drafts"):
-        driver._run(Step(driver.seq, encode=[Encode("vision", "a", {}, 0)]))
+        driver.run(Step(driver.seq, encode=[Encode("vision", "a", {}, 0)]))
     driver.done[0] = 120  # no block was given that far
     with pytest.raises(PlatformError, match="slot 0 reads or writes a block that it was not given"):
         driver.step({0: [5]})
     driver.leave(0)
-    driver._run(Step(driver.seq, joined=[Joined(0, np.array(PROMPT, np.int32), 40, SamplingRow())]))
+    driver.run(Step(driver.seq, joined=[Joined(0, np.array(PROMPT, np.int32), 40, SamplingRow())]))
     driver.done[0] = 0  # the blocks of the slot's former owner are not the new one's
     with pytest.raises(PlatformError, match="slot 0 reads or writes a block that it was not given"):
         driver.step({0: PROMPT})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 
 from llmx.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from llmx.executor import Executor, GroupPlan, HostTensor, KVPlan, Late, Limits, ModelBundle, Step
+from llmx.executor import GroupPlan, KVPlan, Limits, ModelBundle
 from llmx.executor.torch.device import device_caps
 from llmx.executor.torch.executor import TorchExecutor
 from llmx.executor.torch.interpreter import BoundOps, BoundProgram
@@ -23,10 +22,9 @@ from llmx.platform.kernels import KernelResolver, op_spec
 from llmx.platform.plan import Plan
 from llmx.platform.torch_runtime import reference_kernels
 from llmx.program.ops import Model, Program
-from llmx.weights.quant import quantize
-from tests.cpu.native_model import MemorySource
+from llmx.testing import bundle_from, logits_of, memory
 
-__all__ = ["bundle_from", "config_for", "logits_of", "run_program", "torch_executor"]
+__all__ = ["bundle_from", "config_for", "logits_of", "memory", "run_program", "torch_executor"]
 
 torch.set_num_threads(1)
 
@@ -48,20 +46,6 @@ def torch_executor(bundle: ModelBundle, config: EngineConfig | None = None, bloc
     executor.load(Plan("torch", "test", (), {}, bundle.digest, (), tuple(choices)), lambda what, fraction: None)
     executor.kv_allocate(KVPlan(tuple(GroupPlan(need, blocks) for need in executor.kv_needs()), executor.limits.max_requests, bundle.max_model_len))
     return executor
-
-
-def bundle_from(model: Model, tensors: Mapping[str, np.ndarray], vocab: int = 512, max_model_len: int = 256) -> ModelBundle:
-    """A model with these tensors, as float32."""
-    return ModelBundle("tiny", "tiny", model, memory(tensors), vocab, max_model_len)
-
-
-def memory(tensors: Mapping[str, np.ndarray]) -> MemorySource:
-    """float32 tensors as a WeightSource."""
-    flat: dict[str, HostTensor] = {}
-    for name, t in tensors.items():
-        values = np.asarray(t, np.float32)
-        flat[name] = replace(quantize(values.reshape(1, -1) if values.ndim < 2 else values, "f32"), shape=values.shape)
-    return MemorySource(flat)
 
 
 def run_program(
@@ -108,31 +92,3 @@ def _bind(program: Program, index: int, store: WeightStore, pages: Pages) -> Bou
     call = kernel.bind(spec, packed, tuple(pages.states[name] for name in op.states))
     assert isinstance(call, partial)
     return BoundOps.of(program, index, 1, call, "test")
-
-
-def logits_of(executor: Executor, seq: int, rows: Mapping[int, Sequence[int]], start: Mapping[int, int]) -> dict[int, np.ndarray]:
-    """f32 [rows, V] per slot: raw logits of every row of a step; nothing is drawn (every sample is dropped)."""
-    seen: list[np.ndarray] = []
-
-    def keep(logits: np.ndarray) -> np.ndarray:
-        seen.append(logits.copy())
-        return logits
-
-    q = np.array([len(tokens) for tokens in rows.values()], np.int32)
-    owners = np.repeat(np.array(list(rows), np.int32), q)
-    step = Step(
-        seq,
-        slot=np.array(list(rows), np.int32),
-        q=q,
-        start=np.array([start[slot] for slot in rows], np.int32),
-        tokens=np.array([t for tokens in rows.values() for t in tokens], np.int32),
-        head=np.arange(q.sum(), dtype=np.int32),
-        samples=np.array([(slot, row, 1) for row, slot in enumerate(owners)], np.int32),
-        new_blocks=tuple(np.empty((0, 3), np.int32) for _ in executor.kv_needs()),
-        late=True,
-    )
-    ticket = executor.submit(step)
-    executor.release(ticket, Late(host_logits=keep, drop=np.ones(len(owners), bool)))
-    out = executor.collect(ticket)
-    assert not out.count.any() and not out.status.any()
-    return {slot: seen[0][owners == slot] for slot in rows}

@@ -7,9 +7,10 @@ from math import prod
 from typing import Any
 
 from llmx.config import EngineConfig
+from llmx.engine.chosen_platform import value_dtypes
 from llmx.engine.kv_size import MemoryEstimate, estimate_memory
 from llmx.engine.memory import available_bytes
-from llmx.engine.start import Prepared, prepare, value_dtypes
+from llmx.engine.start import Prepared, prepare
 from llmx.program.text import op_text
 
 __all__ = ["ExplainRow", "Explanation", "explain"]

@@ -11,31 +11,31 @@ from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from math import prod
 from time import monotonic
-from typing import Any
 
 import pluggy
 
 from llmx.config import Change, EngineConfig
+from llmx.draft.plugin import CoreDrafters
+from llmx.draft.start import ChosenDrafter, choose_drafter
+from llmx.engine.chosen_platform import ChosenPlatform, value_dtypes
 from llmx.engine.engine import Engine
 from llmx.engine.installed import installed, version_skew
 from llmx.engine.kv_size import size_kv
 from llmx.engine.memory import available_bytes, file_bytes, spare_bytes
 from llmx.engine.messages import EngineInfo
+from llmx.engine.pooling import with_whole_prompts
 from llmx.engine.warm_up import measure
 from llmx.errors import ConfigError, PlatformError
 from llmx.executor.base import Executor, Progress
 from llmx.hooks.loader import PluginLoader
-from llmx.hooks.types import DeviceCaps, ImplDef
+from llmx.hooks.types import DeviceCaps
 from llmx.kv.groups import blocks_for
 from llmx.kv.spec import KVPlan
 from llmx.models.load import LoadedModel, load_model
 from llmx.models.plugin import CoreModels, registry_from
-from llmx.platform.caps import check_caps
-from llmx.platform.kernels import KernelResolver
-from llmx.platform.plan import Plan
+from llmx.platform.plan import KernelChoice, Plan
 from llmx.platform.select import Selection, select_platform
-from llmx.platform.torch_runtime import reference_kernels, torch_executor
-from llmx.resolve import apply_patches, probe_environment
+from llmx.resolve import probe_environment
 from llmx.structured.start import grammars_from
 
 __all__ = ["Prepared", "prepare", "start_engine", "value_dtypes"]
@@ -56,20 +56,25 @@ class Prepared:
     executor: Executor
     plan: Plan
     warnings: list[str]
+    drafter: ChosenDrafter | None
 
 
 def prepare(config: EngineConfig, user_set: Iterable[str] = ()) -> Prepared:
     """Choose platform and kernels for the configured model. Raises ConfigError, ModelError, PlatformError, PluginError."""
     loader = PluginLoader.discover(config.platform)
     selection = select_platform(loader.probe_all(probe_environment()), config.platform.name)
-    manager = loader.activate(selection.name, builtin=[CoreModels()])
+    manager = loader.activate(selection.name, builtin=[CoreModels(), CoreDrafters()])
     _check_variables(manager, selection.name, config)
-    caps = check_caps(_required(manager.hook.llmx_device_caps(config=config), selection.name, "llmx_device_caps"), selection.name)
-    config, changes, warnings = _platform_config(manager, config, caps, user_set)
+    platform = ChosenPlatform(selection.name, manager)
+    caps = platform.caps(config)
+    config, changes, warnings = platform.configure(config, caps, user_set)
+    drafter = choose_drafter(manager, config)
     loaded = load_model(config.model, registry_from(manager))
-    executor, kernels = _executor(manager, config, caps, selection, loaded)
-    plan = _plan(manager, config, caps, selection, loaded, executor, kernels)
-    return Prepared(config, changes, selection, manager, caps, loaded, executor, plan, [*loader.warnings, *warnings, *loaded.warnings])
+    config = with_whole_prompts(config, loaded.pooling, loaded.summary.max_model_len, set(user_set))
+    executor, kernels = platform.executor(config, caps, loaded.bundle)
+    choices = platform.choices(config, caps, loaded.bundle.model, executor, kernels)
+    plan = _plan(config, caps, selection, loaded, choices)
+    return Prepared(config, changes, selection, manager, caps, loaded, executor, plan, [*loader.warnings, *warnings, *loaded.warnings], drafter)
 
 
 def start_engine(config: EngineConfig, progress: Progress, user_set: Iterable[str] = ()) -> tuple[Engine, EngineInfo]:
@@ -84,26 +89,11 @@ def start_engine(config: EngineConfig, progress: Progress, user_set: Iterable[st
     executor.warm_up(progress)
     eos_ids, vocab_size = ready.loaded.summary.eos_ids, bundle.vocab_size
     grammars = grammars_from(ready.manager, ready.config, ready.loaded.summary.tokenizer, vocab_size, eos_ids)
-    engine = Engine(ready.config, executor, kv_plan, grammars, eos_ids=eos_ids, vocab_size=vocab_size, numerics=ready.plan.numerics)
+    engine = Engine(ready.config, executor, kv_plan, grammars, pooling=ready.loaded.pooling,
+        eos_ids=eos_ids, vocab_size=vocab_size, numerics=ready.plan.numerics, drafter=ready.drafter,
+    )  # fmt: skip
     step_s = measure(engine)
     return engine, _info(ready, kv_plan, monotonic() - began, step_s)
-
-
-def _required(value: Any, platform: str, hook: str) -> Any:
-    if value is None:
-        raise PlatformError(f"platform {platform!r} does not implement the required hook {hook}")
-    return value
-
-
-def _executor(
-    manager: pluggy.PluginManager, config: EngineConfig, caps: DeviceCaps, selection: Selection, loaded: LoadedModel
-) -> tuple[Executor, list[ImplDef]]:
-    """The platform's executor, or core's torch executor on the platform's torch device, with the kernels that it brings."""
-    executor: Executor | None = manager.hook.llmx_executor(config=config, caps=caps, bundle=loaded.bundle)
-    if executor is not None:
-        return executor, []
-    device = _required(manager.hook.llmx_device_runtime(config=config, caps=caps), selection.name, "llmx_executor (or llmx_device_runtime)")
-    return torch_executor(config, caps, loaded.bundle, device), reference_kernels()
 
 
 def _check_variables(manager: pluggy.PluginManager, platform: str, config: EngineConfig) -> None:
@@ -115,43 +105,12 @@ def _check_variables(manager: pluggy.PluginManager, platform: str, config: Engin
             raise ConfigError(f"environment variable {name} is not known to platform {platform!r}: did you mean {', '.join(near) or 'none'}?", field=name)
 
 
-def _platform_config(
-    manager: pluggy.PluginManager, config: EngineConfig, caps: DeviceCaps, user_set: Iterable[str]
-) -> tuple[EngineConfig, list[Change], list[str]]:
-    """The configuration with the platform's defaults, what they changed, and the platform's warnings."""
-    warnings: list[str] = []
-    patches = [patch for patches in manager.hook.llmx_config_defaults(config=config, caps=caps) for patch in patches]
-    config, changes = apply_patches(config, patches, user_set)
-    issues = [issue for issues in manager.hook.llmx_config_check(config=config, caps=caps) for issue in issues]
-    for issue in issues:
-        if issue.level == "error":
-            raise ConfigError(f"{issue.path}: {issue.why}", field=issue.path)
-        warnings.append(issue.why)
-    return config, changes, warnings
-
-
-def _plan(
-    manager: pluggy.PluginManager, config: EngineConfig, caps: DeviceCaps, selection: Selection, loaded: LoadedModel, executor: Executor, kernels: list[ImplDef]
-) -> Plan:
-    hooks = manager.hook
-    impls = kernels + [
-        impl
-        for hook in (hooks.llmx_attention_backends, hooks.llmx_gemm_kernels, hooks.llmx_op_kernels)
-        for defs in hook(config=config, caps=caps)
-        for impl in defs
-    ]
-    resolver = KernelResolver(impls, caps, abis=executor.limits.abis, orders=dict(config.platform.kernels), disabled=config.platform.disabled)
-    dtype, kv_dtype = value_dtypes(config)
-    choices = [choice for program in loaded.bundle.model.programs.values() for choice in resolver.resolve(program, kv_dtype=kv_dtype, dtype=dtype)]
+def _plan(config: EngineConfig, caps: DeviceCaps, selection: Selection, loaded: LoadedModel, choices: list[KernelChoice]) -> Plan:
     visible = {part: {k: v for k, v in values.items() if k not in _HIDDEN} for part, values in asdict(config).items() if part != "server"}
     visible["model"]["source"] = loaded.summary.name
+    dtype, kv_dtype = value_dtypes(config)
     facts = (("device", caps.arch), ("dtype", dtype), ("kv_dtype", kv_dtype))
     return Plan(selection.name, selection.why, _distributions(), visible, loaded.bundle.digest, facts, tuple(choices))
-
-
-def value_dtypes(config: EngineConfig) -> tuple[str, str]:
-    """(dtype mode, page element type): ("auto" or "f32", "bf16", "f32" or "i8")."""
-    return ("f32" if config.model.dtype == "float32" else "auto"), config.page_type
 
 
 def _distributions() -> tuple[tuple[str, str], ...]:
@@ -221,5 +180,7 @@ def _info(ready: Prepared, kv_plan: KVPlan, load_s: float, step_s: float) -> Eng
         warnings=ready.warnings,
         changes=[f"{change.path} = {change.value}: {change.why}" for change in ready.changes],
         step_s=step_s,
+        pooling=ready.loaded.pooling,
+        drafting=str(ready.drafter or ""),
     )
 

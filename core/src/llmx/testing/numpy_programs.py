@@ -1,11 +1,11 @@
-"""A plain numpy reading of Programs, one request at a time and without pages: what each primitive means, in float64.
+"""Interpreter: a plain numpy reading of Programs, one request at a time and without pages: what each primitive means, in float64.
 
 Shape letters: T rows, S keys, H query heads, K kv heads, D head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import erf, sqrt
 from statistics import NormalDist
 from typing import Any
@@ -14,6 +14,8 @@ import numpy as np
 
 from llmx.program.attrs import AttnSpec, MlaSpec, MoeSpec, NormAttrs, RecurrentSpec, RopeSpec
 from llmx.program.ops import Op, Part, Program, Sym, SymDiv, WeightRef
+
+__all__ = ["ACTS", "Interpreter", "causal_conv", "gated_delta", "latent", "mamba2", "norm", "rms", "rotate", "route", "sigmoid", "silu", "softmax", "softplus"]
 
 Array = np.ndarray
 
@@ -25,23 +27,27 @@ def rms(x: Array, eps: float, floor: bool = False) -> Array:
 
 
 def softmax(x: Array) -> Array:
+    """Over the last axis."""
     e = np.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
 
 
 def sigmoid(x: Array) -> Array:
+    """1 / (1 + e^-x)."""
     return 1 / (1 + np.exp(-x))
 
 
 def silu(x: Array) -> Array:
+    """x times its sigmoid."""
     return x * sigmoid(x)
 
 
 def softplus(x: Array) -> Array:
+    """log(1 + e^x), without overflow."""
     return np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0)
 
 
-ACTS = {
+ACTS: dict[str, Callable[[Array], Array]] = {
     "silu": silu,
     "gelu": lambda x: x * 0.5 * (1 + np.vectorize(erf)(x / sqrt(2))),
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
@@ -70,6 +76,7 @@ def rotate(x: Array, positions: Array, spec: RopeSpec) -> Array:
 
 
 def norm(x: Array, a: NormAttrs, w: Array | None, bias: Array | None) -> Array:
+    """The op `norm`, gate left out."""
     cut = x.reshape(*x.shape[:-1], a.groups, -1)
     if a.kind == "layer":
         centred = cut - cut.mean(-1, keepdims=True)
@@ -98,6 +105,7 @@ def attend(s: AttnSpec, q: Array, k: Array, v: Array, segments: Array | None) ->
 
 
 def latent(s: MlaSpec, q: Array, c_kv: Array, k_pe: Array, positions: Array, kv_b: Array) -> Array:
+    """The op `mla` over whole sequences, unfolded to ordinary attention."""
     rows = q.shape[0]
     q = q.reshape(rows, s.q_heads, -1)
     q = np.concatenate([q[..., : s.qk_nope], rotate(q[..., s.qk_nope :], positions, s.rope)], -1)
@@ -109,6 +117,7 @@ def latent(s: MlaSpec, q: Array, c_kv: Array, k_pe: Array, positions: Array, kv_
 
 
 def route(s: MoeSpec, x: Array, router: Array, bias: Array | float) -> tuple[Array, Array]:
+    """The op `moe_route`: weights and ids [T, top_k], ties to the lowest id."""
     logits = x @ router.T
     scores = softmax(logits) if s.score == "softmax" else sigmoid(logits)
     choice = scores + bias
@@ -123,18 +132,21 @@ def route(s: MoeSpec, x: Array, router: Array, bias: Array | float) -> tuple[Arr
 
 
 def causal_conv(x: Array, w: Array, bias: Array | float) -> Array:
+    """Depthwise convolution over the rows before and at each row."""
     size = w.shape[-1]
     padded = np.concatenate([np.zeros((size - 1, x.shape[1])), x])
     return sum(padded[i : i + len(x)] * w[:, 0, i] for i in range(size)) + bias
 
 
 def mamba2(s: RecurrentSpec, xbc: Array, dt: Array, w: dict[str, Array]) -> Array:
+    """The mixer `mamba2`, token by token."""
     d = dict(s.dims)
     heads, p, n, groups = d["heads"], d["head_dim"], d["state"], d["groups"]
     xbc = silu(causal_conv(xbc, w["conv"], w.get("conv.bias", 0.0)))
     x, b, c = np.split(xbc, [heads * p, heads * p + groups * n], -1)
     x, b, c = x.reshape(-1, heads, p), *(np.repeat(m.reshape(-1, groups, n), heads // groups, 1) for m in (b, c))
-    dt = np.clip(softplus(dt + w["dt_bias"]), *(s.limits or (0.0, np.inf)))
+    low, high = s.limits or (0.0, np.inf)
+    dt = np.clip(softplus(dt + w["dt_bias"]), low, high)
     state, out = np.zeros((heads, p, n)), []
     for t in range(len(x)):
         state = state * np.exp(-dt[t] * np.exp(w["a_log"]))[:, None, None] + (dt[t][:, None] * x[t])[..., None] * b[t][:, None]
@@ -143,6 +155,7 @@ def mamba2(s: RecurrentSpec, xbc: Array, dt: Array, w: dict[str, Array]) -> Arra
 
 
 def gated_delta(s: RecurrentSpec, qkv: Array, a: Array, b: Array, w: dict[str, Array]) -> Array:
+    """The mixer `gated_delta`, token by token."""
     d = dict(s.dims)
     heads, k_dim, share = d["v_heads"], d["k_dim"], d["v_heads"] // d["k_heads"]
     keys = d["k_heads"] * k_dim
@@ -180,16 +193,18 @@ class Interpreter:
             sizes.update({d.sym.name: values[v.id].shape[i] * d.by for i, d in enumerate(v.shape) if isinstance(d, SymDiv) and d.sym.name not in sizes})
         self.sizes = {**sizes, "N": 1}
         for op in program.ops:
-            results = getattr(self, f"op_{op.kind}")(op, *(None if v is None else values[v.id] for v in op.ins))
+            results = getattr(self, f"_op_{op.kind}")(op, *(None if v is None else values[v.id] for v in op.ins))
             for v, result in zip(op.outs, results if isinstance(results, list | tuple) else [results], strict=bool(op.outs)):
                 assert result.shape == tuple(map(self.size, v.shape)), f"{op.kind} in {op.region}: {result.shape}, not {v.shape}"
                 values[v.id] = result
         return values
 
     def size(self, d: Any) -> int:
+        """A dimension of the running step."""
         return d if isinstance(d, int) else self.sizes[d.name] if isinstance(d, Sym) else self.sizes[d.sym.name] // d.by
 
     def tensor(self, ref: WeightRef) -> Array:
+        """A weight with its transforms."""
         t = self.tensors[ref.name]
         for change in ref.transforms:
             if change.name == "row":
@@ -204,116 +219,127 @@ class Interpreter:
         return t
 
     def part(self, op: Op, role: str) -> tuple[Array | None, Array | None]:
+        """(weight, bias) of the first part of a role; None where there is none."""
         parts: tuple[Part, ...] = op.weights.get(role, ())
         if not parts:
             return None, None
         return self.tensor(parts[0].weight), None if parts[0].bias is None else self.tensor(parts[0].bias)
 
-    def op_embed(self, op: Op, ids: Array) -> Array:
+    def _weight(self, op: Op, role: str) -> Array:
+        return self.tensor(op.weights[role][0].weight)
+
+    def _op_embed(self, op: Op, ids: Array) -> Array:
         table, outside = self.part(op, "w")[0], op.attrs.outside
         assert table is not None
         return table[ids if outside is None else np.where(ids < len(table), ids, outside)] * op.attrs.scale
 
-    def op_pos_embed(self, op: Op, positions: Array) -> Array:
-        return self.part(op, "w")[0][positions + op.attrs.offset]
+    def _op_pos_embed(self, op: Op, positions: Array) -> Array:
+        return self._weight(op, "w")[positions + op.attrs.offset]
 
-    def op_take(self, op: Op, x: Array, index: Array) -> Array:
+    def _op_take(self, op: Op, x: Array, index: Array) -> Array:
         return x[index]
 
-    op_rows = op_take
+    _op_rows = _op_take
 
-    def op_merge_embeds(self, op: Op, x: Array, cache: Array, index: Array) -> Array:
+    def _op_merge_embeds(self, op: Op, x: Array, cache: Array, index: Array) -> Array:
         return np.where((index >= 0)[:, None], cache[np.maximum(index, 0)], x)
 
-    def op_norm(self, op: Op, x: Array) -> Array:
+    def _op_norm(self, op: Op, x: Array) -> Array:
         return norm(x, op.attrs, *self.part(op, "w"))
 
-    def op_linear(self, op: Op, x: Array) -> Array:
+    def _op_linear(self, op: Op, x: Array) -> Array:
         outs = [x @ self.tensor(p.weight).T + (0.0 if p.bias is None else self.tensor(p.bias)) for p in op.weights["w"]]
         return np.concatenate(outs, -1)
 
-    def op_act(self, op: Op, x: Array) -> Array:
+    def _op_act(self, op: Op, x: Array) -> Array:
         if op.attrs.sparsity:
             cut = NormalDist().inv_cdf(op.attrs.sparsity)
             x = np.maximum(x - x.mean(-1, keepdims=True) - x.std(-1, keepdims=True) * cut, 0)
         return ACTS[op.attrs.kind](x)
 
-    def op_add(self, op: Op, x: Array, y: Array) -> Array:
+    def _op_add(self, op: Op, x: Array, y: Array) -> Array:
         return x + y
 
-    def op_mul(self, op: Op, x: Array, y: Array | None = None) -> Array:
+    def _op_mul(self, op: Op, x: Array, y: Array | None = None) -> Array:
         return x * (self.part(op, "w")[0] if y is None else y)
 
-    def op_mix(self, op: Op, c: Array, x: Array) -> Array:
+    def _op_mix(self, op: Op, c: Array, x: Array) -> Array:
         return c @ x
 
-    def op_reduce(self, op: Op, x: Array) -> Array:
-        kinds = {"mean": np.mean, "sum": np.sum, "rms": lambda y, axis, keepdims: np.sqrt((y * y).mean(axis, keepdims=keepdims))}
+    def _op_reduce(self, op: Op, x: Array) -> Array:
+        kinds: dict[str, Callable[..., Array]] = {"mean": np.mean, "sum": np.sum}
+        kinds["rms"] = lambda y, axis, keepdims: np.sqrt((y * y).mean(axis, keepdims=keepdims))
         return kinds[op.attrs.kind](x, axis=op.attrs.axis, keepdims=True)
 
-    def op_scale(self, op: Op, x: Array) -> Array:
+    def _op_scale(self, op: Op, x: Array) -> Array:
         return x * op.attrs.value
 
-    def op_softcap(self, op: Op, x: Array) -> Array:
+    def _op_softcap(self, op: Op, x: Array) -> Array:
         return op.attrs.value * np.tanh(x / op.attrs.value)
 
-    def op_clip(self, op: Op, x: Array) -> Array:
+    def _op_clip(self, op: Op, x: Array) -> Array:
         return np.clip(x, -op.attrs.value, op.attrs.value)
 
-    def op_position_scale(self, op: Op, x: Array, positions: Array) -> Array:
+    def _op_softmax(self, op: Op, x: Array) -> Array:
+        return softmax(x)
+
+    def _op_position_scale(self, op: Op, x: Array, positions: Array) -> Array:
         gain = 1 + op.attrs.scale * np.log(1 + np.floor((positions + 1) / op.attrs.floor))
         return x * gain.reshape(-1, *[1] * (x.ndim - 1))
 
-    def op_split(self, op: Op, x: Array) -> list[Array]:
+    def _op_split(self, op: Op, x: Array) -> list[Array]:
         return np.split(x, np.cumsum(op.attrs.sizes)[:-1], axis=-1)
 
-    def op_concat(self, op: Op, *xs: Array) -> Array:
+    def _op_concat(self, op: Op, *xs: Array) -> Array:
         return np.concatenate(xs, -1)
 
-    def op_view(self, op: Op, x: Array) -> Array:
+    def _op_view(self, op: Op, x: Array) -> Array:
         return x.reshape([self.size(d) for d in op.attrs.shape])
 
-    def op_conv1d(self, op: Op, x: Array) -> Array:
-        w, bias = self.part(op, "w")
+    def _op_conv1d(self, op: Op, x: Array) -> Array:
+        w, bias = self._weight(op, "w"), self.part(op, "w")[1]
+        assert bias is not None
         half = op.attrs.kernel // 2
         padded = np.pad(x, ((half, half), (0, 0)))
         starts = range(0, len(x), op.attrs.stride)
         return np.stack([np.einsum("kc,ock->o", padded[i : i + op.attrs.kernel], w) for i in starts]) + bias
 
-    def op_pool(self, op: Op, x: Array) -> Array:
+    def _op_pool(self, op: Op, x: Array) -> Array:
         return {"cls": x[:1], "last": x[-1:], "mean": x.mean(0, keepdims=True), "all": x}[op.attrs.kind]
 
-    def op_output(self, op: Op, x: Array) -> list[Array]:
+    def _op_output(self, op: Op, x: Array) -> list[Array]:
         return []
 
-    def op_rope(self, op: Op, x: Array, positions: Array) -> Array:
+    def _op_rope(self, op: Op, x: Array, positions: Array) -> Array:
         return rotate(x, positions, op.attrs.spec)
 
-    def op_kv_write(self, op: Op, k: Array, v: Array) -> list[Array]:
+    def _op_kv_write(self, op: Op, k: Array, v: Array) -> list[Array]:
         self.pages[op.states[0]] = (k, v)
         return []
 
-    def op_attention(self, op: Op, q: Array, k: Array | None = None, v: Array | None = None, segments: Array | None = None) -> Array:
+    def _op_attention(self, op: Op, q: Array, k: Array | None = None, v: Array | None = None, segments: Array | None = None) -> Array:
         keys, values = self.pages[op.states[0]] if op.states else (k, v)
+        assert keys is not None and values is not None
         return attend(op.attrs.spec, q, keys, values, segments)
 
-    def op_mla(self, op: Op, q: Array, c_kv: Array, k_pe: Array, positions: Array) -> Array:
-        return latent(op.attrs.spec, q, c_kv, k_pe, positions, self.part(op, "kv_b")[0])
+    def _op_mla(self, op: Op, q: Array, c_kv: Array, k_pe: Array, positions: Array) -> Array:
+        return latent(op.attrs.spec, q, c_kv, k_pe, positions, self._weight(op, "kv_b"))
 
-    def op_moe_route(self, op: Op, x: Array) -> tuple[Array, Array]:
+    def _op_moe_route(self, op: Op, x: Array) -> tuple[Array, Array]:
         bias = self.part(op, "bias")[0]
-        return route(op.attrs.spec, x, self.part(op, "router")[0], 0.0 if bias is None else bias)
+        return route(op.attrs.spec, x, self._weight(op, "router"), 0.0 if bias is None else bias)
 
-    def op_moe_experts(self, op: Op, x: Array, w: Array, ids: Array) -> Array:
+    def _op_moe_experts(self, op: Op, x: Array, w: Array, ids: Array) -> Array:
         out, act = np.zeros_like(x), ACTS[op.attrs.spec.act]
         for t, k in np.ndindex(*ids.shape):
             gate, up, down = (self.tensor(op.weights[role][ids[t, k]].weight) for role in ("gate", "up", "down"))
             out[t] += w[t, k] * (down @ (act(gate @ x[t]) * (up @ x[t])))
         return out
 
-    def op_recurrent(self, op: Op, *ins: Array) -> Array:
+    def _op_recurrent(self, op: Op, *ins: Array) -> Array:
         weights = {role: self.tensor(parts[0].weight) for role, parts in op.weights.items()}
         bias = self.part(op, "conv")[1]
         if bias is not None:
             weights["conv.bias"] = bias
-        return {"mamba2": mamba2, "gated_delta": gated_delta}[op.attrs.spec.kind](op.attrs.spec, *ins, weights)
+        mixers: dict[str, Callable[..., Array]] = {"mamba2": mamba2, "gated_delta": gated_delta}
+        return mixers[op.attrs.spec.kind](op.attrs.spec, *ins, weights)
