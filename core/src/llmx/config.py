@@ -33,6 +33,9 @@ class ModelConfig:
     download_dir: str | None = None  # where hub models are kept; None: huggingface_hub's cache
     offline: bool = False  # never connect to the hub
     cache_dir: str | None = None  # for what takes long to build (tokenizers); None: nothing is kept
+    runner: str = "auto"  # auto, generate, pooling: text, or vectors and scores
+    convert: str = "auto"  # auto, none, embed, classify: what a model whose head is taken off gives
+    pooler_config: Mapping[str, Any] = field(default_factory=dict)  # pooling_type, use_activation: over what the model's files say
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ _TRANSFER = "KV is not sent to other engines: leave it out; every server compute
 _OFFLOAD = "weights and KV stay on the device: use a smaller model or quantisation, or a lower --max-model-len"
 _COMPILE = "nothing is compiled or captured while serving: leave it out; `llmx explain MODEL` shows the kernels, --kernel chooses one"
 _TLS = "the server speaks plain HTTP: put a reverse proxy with TLS in front"
-_POOLING = "generative models only are served: leave it out"
+_POOLING = "pooling models take text and give rows: leave it out"
 _RECURRENT = "there are no settings for recurrent layers: leave it out"
 _LOGS = "requests are not logged: use --log-level debug for a line per request, /metrics for figures"
 _METRICS = "the metrics are those of /metrics: leave it out"
@@ -68,8 +68,6 @@ _EXTEND = "code is added by plugins, not by class paths: write one (docs/hooks.m
 _PROFILE = "the engine has no profiler of its own: leave it out and attach one to the process, e.g. py-spy or perf"
 
 FOREIGN: tuple[ForeignOption, ...] = (
-    ForeignOption("runner", "text", ("auto", "generate"), "generative models only are served: give generate, or leave it out"),
-    ForeignOption("convert", "text", ("auto", "none"), "models are not converted: give none, or leave it out"),
     ForeignOption("tokenizer_mode", "text", ("auto", "hf"), "tokenizers are read from tokenizer.json or the GGUF file: see --tokenizer"),
     ForeignOption("skip_tokenizer_init", "bool", ("false",), "text needs the tokenizer: leave it out; prompts may be token ids all the same"),
     ForeignOption("trust_remote_code", "bool", ("false",), _CODE),
@@ -138,7 +136,7 @@ REFUSED: dict[str, str] = {
         ("prefix hits are whole blocks, found by sha256: leave it out", "prefix_caching_hash_algo prefix_match_unit prefix_cache_retention_interval"),
         ("windows need no setting: leave it out", "swa_bounded_replay"),
         (_TLS, "ssl_keyfile ssl_certfile ssl_ca_certs ssl_cert_reqs ssl_ciphers enable_ssl_refresh"),
-        (_POOLING, "pooler_config io_processor_plugin enable_flash_late_interaction"),
+        (_POOLING, "io_processor_plugin enable_flash_late_interaction"),
         (_EXTEND, "middleware logits_processors scheduler_cls worker_cls worker_extension_cls model_class_overrides hf_config_path"),
         ("the server adds no CORS headers: let the reverse proxy in front add them", "allowed_origins allowed_methods allowed_headers allow_credentials"),
         ("requests with stream_options.include_usage get usage: leave it out", "enable_force_include_usage enable_per_request_metrics"),

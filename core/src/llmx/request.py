@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmx.pooling_params import PoolingKind
 from llmx.sample.params_rows import SamplingRow
 from llmx.sampling_params import SamplingParams
 
@@ -49,6 +50,9 @@ class Request:
     num_preempted: int = 0
     cache_salt: bytes = b""
     constraint: Constraint | None = None  # the form that the answer must have; its tokens are masked
+    pooling: PoolingKind | None = None  # which rows of the prompt are wanted, instead of tokens
+    whole_prompt: bool = False  # its prompt is computed in one step, and no cached prefix is read
+    second_text: int = -1  # where the second text of a pair begins; -1: one text
 
     state: RequestState = RequestState.WAITING
     slot: int = -1

@@ -18,10 +18,12 @@ from llmx.engine.constrain import constrain
 from llmx.engine.masks import LateMasks
 from llmx.engine.messages import Abort, Add, SeqOutput
 from llmx.engine.outputs import EngineStats
+from llmx.engine.pooling import Pooler
 from llmx.errors import PromptTooLong, QueueTimeout, RequestError
 from llmx.executor.base import Executor, Ticket
 from llmx.kv.manager import KVManager
 from llmx.kv.spec import KVPlan
+from llmx.pooling_params import PoolingConfig
 from llmx.request import Request
 from llmx.sample.params_rows import row_from
 from llmx.sched.queue_limits import QueueLimits
@@ -43,11 +45,13 @@ class Engine:
 
     def __init__(
         self, config: EngineConfig, executor: Executor, kv_plan: KVPlan, grammars: Grammars | None = None,
-        *, eos_ids: tuple[int, ...], vocab_size: int, numerics: str,
+        *, pooling: PoolingConfig | None = None, eos_ids: tuple[int, ...], vocab_size: int, numerics: str,
     ) -> None:  # fmt: skip
         limits = executor.limits
         self.executor = executor
-        self.kv = KVManager(kv_plan, max_chunk=limits.max_tokens, numerics=numerics, prefix_caching=config.cache.prefix_caching)
+        self.pooler = Pooler(pooling, limits.max_tokens)
+        caching = config.cache.prefix_caching and not self.pooler.bidirectional
+        self.kv = KVManager(kv_plan, max_chunk=limits.max_tokens, numerics=numerics, prefix_caching=caching)
         self.scheduler = Scheduler(
             self.kv,
             max_tokens=limits.max_tokens,
@@ -91,6 +95,7 @@ class Engine:
                 priority=message.priority or params.priority,
                 cache_salt=message.cache_salt.encode(),
                 constraint=constraints[index],
+                **self.pooler.fields(message),
             )
             for index in range(params.n)
         ]
@@ -108,6 +113,7 @@ class Engine:
             raise RequestError(f"a request with id {message.id!r} is running already", field="request_id")
         if length == 0:
             raise RequestError("the prompt has no tokens: give at least one", field="prompt")
+        self.pooler.check(message)
         self._queue.check(length)
         least = 0 if params.max_tokens == 0 else 1
         if length + least > self.max_model_len:
@@ -170,6 +176,9 @@ class Engine:
         self.accounting.stats.generation_tokens += len(emission.tokens)
         if emission.logprobs is not None:
             news.lp = _rows(*emission.logprobs)
+        if emission.pooled is not None and not news.error:
+            rows = self.pooler.result(request.id, emission.pooled)
+            news.pooled, news.pooled_rows = rows.tobytes(), len(rows)
         if emission.prompt_logprobs is not None:
             news.prompt_lp = _rows(emission.prompt_logprobs.ids, emission.prompt_logprobs.lp, emission.prompt_logprobs.rank)
         return self._close(request, news) if request.finished else news
@@ -181,6 +190,7 @@ class Engine:
             return news
         if not answers:
             del self._requests[request.id]
+            self.pooler.forget(request.id)
         news.finish_reason = request.finish_reason
         self.accounting.ended(request)
         if request.finish_reason == "error":

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 from llmx.engine.beam_search import BeamSearcher, BeamSearchOutput
 from llmx.engine.engine_args import DEFAULT_MODEL, EngineArgs
 from llmx.engine.llm_engine import LLMEngine
+from llmx.engine.llm_pooling import PoolingCalls
 from llmx.engine.messages import EngineInfo
 from llmx.engine.metrics_snapshot import Metric
 from llmx.engine.outputs import RequestOutput
+from llmx.engine.pooling_outputs import ClassificationRequestOutput, EmbeddingRequestOutput, PoolingRequestOutput, ScoringRequestOutput
 from llmx.engine.progress import ProgressBar
 from llmx.engine.refused_methods import refuse_methods
 from llmx.engine.request_input import ParsedPrompt, Prompt, as_batch, one_per_prompt, parse_prompt
 from llmx.errors import RequestError
+from llmx.pooling_params import PoolingParams
 from llmx.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from llmx.tokens.chat_template import ChatTemplate
 from llmx.tokens.tokenizer import Tokenizer
@@ -42,6 +45,7 @@ class LLM:
     def __init__(self, model: str = DEFAULT_MODEL, **options: Any) -> None:
         self.llm_engine = LLMEngine(EngineArgs(model, **options))
         self._ids = itertools.count()
+        self._pooling = PoolingCalls(self.llm_engine, self._collect, self._next_id)
         self._waiting: dict[str, RequestOutput | None] = {}  # enqueued, with the output where it has come
 
     @property
@@ -198,6 +202,62 @@ class LLM:
         _refuse_text_only(lora_request, None)
         searcher = BeamSearcher(self.llm_engine, self._step, self._next_id)
         return searcher.run(as_batch(prompts), params, concurrency_limit, ProgressBar(use_tqdm, "Beam search"))
+
+    # -- vectors and scores ------------------------------------------------------------------------------------------
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        *,
+        use_tqdm: Bar = True,
+        lora_request: None = None,
+        pooling_task: str | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[PoolingRequestOutput]:
+        """What the model gives for each prompt, as arrays. pooling_task: embed, classify, token_embed or token_classify; None: the model's own."""
+        _refuse_text_only(lora_request, None)
+        return self._pooling.encode(prompts, pooling_params, pooling_task, tokenization_kwargs, use_tqdm)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        use_tqdm: Bar = True,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        lora_request: None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """A vector per prompt, of an embedding model."""
+        _refuse_text_only(lora_request, None)
+        return self._pooling.embed(prompts, pooling_params, tokenization_kwargs, use_tqdm)
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: Bar = True,
+        lora_request: None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[ClassificationRequestOutput]:
+        """A number per label and prompt, of a classifier."""
+        _refuse_text_only(lora_request, None)
+        return self._pooling.classify(prompts, pooling_params, tokenization_kwargs, use_tqdm)
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        /,
+        *,
+        use_tqdm: Bar = True,
+        pooling_params: PoolingParams | None = None,
+        lora_request: None = None,
+    ) -> list[ScoringRequestOutput]:
+        """How well texts go together: one against one or many, or as many against as many. Cosine of vectors, or a one-label classifier's score."""
+        _refuse_text_only(lora_request, None)
+        return self._pooling.score(data_1, data_2, pooling_params, use_tqdm)
 
     # -- how -----------------------------------------------------------------------------------------------------------
 

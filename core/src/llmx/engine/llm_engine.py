@@ -12,10 +12,13 @@ from llmx.engine.messages import Abort, Add, EngineInfo
 from llmx.engine.metrics_snapshot import Metric, snapshot
 from llmx.engine.output_processor import OutputProcessor, only_new
 from llmx.engine.outputs import RequestOutput
+from llmx.engine.pooling import check_pooling, gives_rows
+from llmx.engine.pooling_outputs import PoolingProcessor
 from llmx.engine.prefix_reset import reset_prefix_cache
 from llmx.engine.request_input import ParsedPrompt, Prompt, cut_prompt, parse_prompt, request_params
 from llmx.errors import RequestError
 from llmx.hooks.types import ConfigPatch
+from llmx.pooling_params import PoolingParams
 from llmx.resolve import apply_patches
 from llmx.sampling_params import RequestOutputKind, SamplingParams, sampling_defaults
 from llmx.tokens.chat_template import ChatTemplate
@@ -52,7 +55,7 @@ class LLMEngine:
         user_set = [change.path for change in changes]
         self.config, _ = apply_patches(config, OFFLINE, user_set)
         self.max_logprobs = engine_args.max_logprobs
-        self._processors: dict[str, OutputProcessor] = {}
+        self._processors: dict[str, OutputProcessor | PoolingProcessor] = {}
         self._kinds: dict[str, RequestOutputKind] = {}
         self._start(user_set)
 
@@ -112,6 +115,17 @@ class LLMEngine:
         self._kinds[request_id] = params.output_kind
         return request_id
 
+    def add_pooling_request(self, request_id: str, token_ids: list[int], params: PoolingParams, *, second_text: int = -1) -> str:
+        """Queue a text for a model that gives vectors or scores; its id. second_text: where the second of a pair begins.
+
+        Raises RequestError when it cannot be served; then nothing changed.
+        """
+        check_pooling(self.info.pooling, params)
+        self.engine.add(Add(request_id, token_ids, SamplingParams(max_tokens=0), pooling=params, second_text=second_text))
+        self._processors[request_id] = PoolingProcessor(request_id, token_ids, whole=gives_rows(self.info.pooling, params))
+        self._kinds[request_id] = RequestOutputKind.FINAL_ONLY
+        return request_id
+
     def abort_request(self, request_ids: str | Iterable[str]) -> None:
         """End requests; they give no further output. Unknown ids are fine."""
         for request_id in [request_ids] if isinstance(request_ids, str) else list(request_ids):
@@ -130,7 +144,7 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """One turn of the engine: an output for each request that has news, as its output_kind says; the last has finished True."""
-        touched: dict[str, OutputProcessor] = {}
+        touched: dict[str, OutputProcessor | PoolingProcessor] = {}
         for item in self.engine.step():
             processor = self._processors.get(item.id)
             if processor is not None:
@@ -138,14 +152,14 @@ class LLMEngine:
                 abort = processor.take(item)
                 if abort is not None:
                     self.engine.abort(abort)
-        outputs = []
+        outputs: list[Any] = []  # RequestOutput, of pooling requests PoolingRequestOutput
         for request_id, processor in touched.items():
             kind = self._kinds[request_id]
             if processor.finished:
                 del self._processors[request_id], self._kinds[request_id]
             if processor.finished or (processor.news and kind is not RequestOutputKind.FINAL_ONLY):
                 output = processor.drain()
-                outputs.append(only_new(output) if kind is RequestOutputKind.DELTA else output)
+                outputs.append(only_new(output) if kind is RequestOutputKind.DELTA and isinstance(output, RequestOutput) else output)
         return outputs
 
     # -- the whole -----------------------------------------------------------------------------------------------------

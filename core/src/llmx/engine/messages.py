@@ -12,6 +12,7 @@ import msgspec
 
 from llmx.config import EngineConfig
 from llmx.engine.outputs import EngineStats
+from llmx.pooling_params import PoolingConfig, PoolingParams
 from llmx.sampling_params import SamplingParams
 
 __all__ = [
@@ -43,13 +44,15 @@ class Configure(msgspec.Struct, tag=1, array_like=True):
 
 
 class Add(msgspec.Struct, tag=2, array_like=True):
-    """A new request. prompt: token ids."""
+    """A new request. prompt: token ids. pooling: vectors or scores are wanted; second_text: where the second text of a pair begins."""
 
     id: str
     prompt: list[int]
     params: SamplingParams
     priority: int = 0
     cache_salt: str = ""
+    pooling: PoolingParams | None = None
+    second_text: int = -1
 
 
 class Abort(msgspec.Struct, tag=3, array_like=True):
@@ -105,6 +108,7 @@ class EngineInfo(msgspec.Struct, array_like=True):
     warnings: list[str]
     changes: list[str]
     step_s: float = 0.0  # the largest step, as the warm-up foresees it
+    pooling: PoolingConfig | None = None  # of a model that gives vectors or scores
 
 
 class Ready(msgspec.Struct, tag=2, array_like=True):
@@ -132,6 +136,8 @@ class SeqOutput(msgspec.Struct, array_like=True):
     error: str | None = None
     lp: list[tuple[list[int], list[float], int]] | None = None
     prompt_lp: list[tuple[list[int], list[float], int]] | None = None
+    pooled: bytes | None = None  # f32 [pooled_rows, W]
+    pooled_rows: int = 0
     num_cached: int = 0
     started_s: float = 0.0  # monotonic clock of this machine; 0.0: it never ran
     preemptions: int = 0

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any
 
 from llmx.engine.outputs import RequestOutput
+from llmx.engine.pooling_outputs import PoolingRequestOutput
 
 __all__ = ["ProgressBar"]
 
@@ -34,13 +35,13 @@ class ProgressBar:
         self._began = monotonic()
         return self
 
-    def count(self, output: RequestOutput | None = None) -> None:
+    def count(self, output: RequestOutput | PoolingRequestOutput | None = None) -> None:
         """One step more; with its output the speed is shown."""
         if self._bar is None:
             return
         if output is not None:
             self._tokens[0] += len(output.prompt_token_ids)
-            self._tokens[1] += sum(len(answer.token_ids) for answer in output.outputs)
+            self._tokens[1] += sum(len(answer.token_ids) for answer in output.outputs) if isinstance(output, RequestOutput) else 0
             seconds = max(monotonic() - self._began, 1e-9)
             given, made = (round(tokens / seconds) for tokens in self._tokens)
             self._bar.set_postfix_str(f"{given} prompt tokens/s, {made} new tokens/s", refresh=False)

@@ -8,17 +8,12 @@ from llmx.errors import RequestError
 
 __all__ = ["REFUSED_METHODS", "refuse_methods"]
 
-_GENERATIVE = "generative models only are served, and none of their hidden states is given out: use a library for embedding models"
 _ASLEEP = "weights and KV stay where they are: close() frees them, a new LLM takes seconds"
 _WEIGHTS = "weights are read once, at the start: make a new LLM from the new checkpoint"
 _PROFILER = "there is no profiler inside: attach one to the process (perf, py-spy), or see get_metrics() for where the time goes"
 
 REFUSED_METHODS: dict[str, str] = {
-    "encode": _GENERATIVE,
-    "embed": _GENERATIVE,
-    "classify": _GENERATIVE,
-    "score": _GENERATIVE,
-    "reward": _GENERATIVE,
+    "reward": "a reward model is a classifier here: use classify() or score()",
     "apply_model": "a model is a Program here, no module that a function could be applied to: `llmx explain MODEL` shows it",
     "start_profile": _PROFILER,
     "stop_profile": _PROFILER,

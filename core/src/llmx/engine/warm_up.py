@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llmx.engine.engine import Engine
 from llmx.engine.messages import Add
+from llmx.pooling_params import PoolingParams
 from llmx.sampling_params import SamplingParams
 
 __all__ = ["measure"]
@@ -20,8 +21,9 @@ def measure(engine: Engine) -> float:
     length = min(_PROMPT, engine.max_model_len - _NEW, engine.scheduler.budget.max_tokens)
     if length < 2:
         return 0.0
-    params = SamplingParams(temperature=0.0, max_tokens=_NEW, ignore_eos=True, seed=0)
-    engine.add(Add("warm-up", [1 + i % (engine.vocab_size - 1) for i in range(length)], params))
+    pooling = None if engine.pooler.config is None else PoolingParams()
+    params = SamplingParams(temperature=0.0, max_tokens=0 if pooling else _NEW, ignore_eos=True, seed=0)
+    engine.add(Add("warm-up", [1 + i % (engine.vocab_size - 1) for i in range(length)], params, pooling=pooling))
     while engine.has_work:
         engine.step()
     engine.accounting.reset()

@@ -44,7 +44,7 @@ class KVManager:
 
     def look_up(self, request: Request) -> int:
         """Tokens of the request whose pages are in the prefix cache; at least one token is left to compute. Takes nothing."""
-        if not self.prefix_caching or request.params.prompt_logprobs is not None or request.params.skip_reading_prefix_cache:
+        if not self.prefix_caching or request.whole_prompt or request.params.prompt_logprobs is not None or request.params.skip_reading_prefix_cache:
             return 0
         self._extend_hashes(request, len(request.tokens))
         limit = (len(request.tokens) - 1) // self.block_tokens

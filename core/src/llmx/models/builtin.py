@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmx.models.bert import bert_models
 from llmx.models.gemma import gemma_models
 from llmx.models.gpt2 import gpt2_models
 from llmx.models.gptj import gptj_models
@@ -21,6 +22,7 @@ def builtin_definitions() -> list[ModelDef]:
     """All families of core; a new one is added here."""
     families = (
         llama_models, qwen_models, gemma_models, phi3_models, olmo2_models, granite_models, smollm3_models, gpt2_models, opt_models, gptj_models,
+        bert_models,
     )  # fmt: skip
     return [definition for models in families for definition in models()]
 

@@ -14,7 +14,9 @@ from llmx.errors import ConfigError, ModelError, ProgramError
 from llmx.executor.bundle import ModelBundle
 from llmx.models.builtin import builtin_models
 from llmx.models.overrides import as_asked, quantised_as_asked
+from llmx.models.pooled import find_definition, pooling_of, sentence_files
 from llmx.models.registry import ModelDef, ModelFacts, ModelRegistry, TensorLayout
+from llmx.pooling_params import PoolingConfig
 from llmx.program.ops import Model, QuantOf
 from llmx.program.verify import verify
 from llmx.tokens.source import TokenizerSource
@@ -61,6 +63,7 @@ class LoadedModel:
     definition: ModelDef
     hf_config: Mapping[str, Any]
     warnings: tuple[str, ...] = ()
+    pooling: PoolingConfig | None = None  # of a model that gives vectors or scores
 
 
 def load_model(config: ModelConfig, registry: ModelRegistry | None = None) -> LoadedModel:
@@ -83,7 +86,8 @@ def load_model(config: ModelConfig, registry: ModelRegistry | None = None) -> Lo
         max_model_len=summary.max_model_len,
         digest=_digest(checkpoint, model, config.hf_overrides),
     )
-    return LoadedModel(bundle, summary, definition, checkpoint.config, tuple(warnings))
+    pooling = pooling_of(config, checkpoint.config, sentence_files(checkpoint.path), definition, model)
+    return LoadedModel(bundle, summary, definition, checkpoint.config, tuple(warnings), pooling)
 
 
 def read_model_info(config: ModelConfig, registry: ModelRegistry | None = None) -> ModelSummary:
@@ -105,7 +109,8 @@ def tokenizer_source(config: ModelConfig, checkpoint: Checkpoint, eos_ids: tuple
 
 
 def _summarise(config: ModelConfig, checkpoint: Checkpoint, registry: ModelRegistry) -> tuple[ModelDef, ModelSummary]:
-    definition = registry.find(checkpoint.config, checkpoint.path)
+    files = sentence_files(checkpoint.path)
+    definition = find_definition(config, checkpoint.config, files, registry, checkpoint.path)
     try:
         facts = definition.facts(checkpoint.config)
         context = _context_length(checkpoint.config, facts)
@@ -125,7 +130,7 @@ def _summarise(config: ModelConfig, checkpoint: Checkpoint, registry: ModelRegis
         path=checkpoint.path,
         architecture=str((checkpoint.config.get("architectures") or [definition.architectures[0]])[0]),
         vocab_size=facts.vocab_size,
-        max_model_len=asked or context,
+        max_model_len=asked or min(context, files.max_length or context),
         context_length=context,
         eos_ids=eos_ids,
         bos_id=bos_pad[0],

@@ -33,6 +33,7 @@ class Emission:
     tokens: list[int]
     logprobs: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # ids [n, W], lp [n, W], rank [n]
     prompt_logprobs: PromptLogprobs | None = None
+    pooled: np.ndarray | None = None  # f32 [rows, W]
 
 
 class Scheduler:
@@ -182,6 +183,8 @@ class Scheduler:
                 passed.append(request)
                 continue
             q = min(len(request.tokens) - hit, room)
+            if request.whole_prompt and q < len(request.tokens):
+                break  # alone in a step it has room: nobody may pass it
             self._take_slot(request)
             self.kv.admit(request, hit)
             if not self.kv.extend(request, hit + q):
@@ -248,6 +251,11 @@ class Scheduler:
         for request, lp in zip(scheduled.scores, out.prompt_lp, strict=True):
             if not request.finished:
                 news[request] = Emission(request, [], prompt_logprobs=lp)
+        for request, span in scheduled.pooled:
+            if not request.finished:
+                news[request] = Emission(request, [], pooled=out.hidden["pooled"][span])
+                if not np.isfinite(out.hidden["pooled"][span]).all():
+                    self.finish(request, "error", int(Status.NAN))
         for request in self._fail_rows(scheduled, out):
             news.setdefault(request, Emission(request, []))
         block = self.kv.block_tokens
@@ -257,7 +265,7 @@ class Scheduler:
                 if end // block != request.num_published:
                     self.kv.accept(request, end)
                 if request.max_new == 0 and request.num_computed >= request.prompt_len:
-                    self.finish(request, "length")
+                    self.finish(request, "length" if request.pooling is None else "stop")
                     news.setdefault(request, Emission(request, []))
         counts, tokens = out.count.tolist(), out.tokens.tolist()
         for index, request in enumerate(scheduled.samples):

@@ -11,6 +11,7 @@ import numpy as np
 
 from llmx.batch import EMPTY_I32, Joined, Step, Want
 from llmx.request import Request
+from llmx.sched.pooled_rows import pooled_rows, token_types
 
 __all__ = ["Scheduled", "StepBuilder"]
 
@@ -25,6 +26,7 @@ class Scheduled:
     scores: list[Request]
     num_decoding: int
     num_prefill: int
+    pooled: list[tuple[Request, slice]] = field(default_factory=list)  # the request, and its head rows
 
 
 @dataclass(slots=True)
@@ -68,8 +70,9 @@ class StepBuilder:
             want=layout.want if any(want is not None for want in layout.want) else [],
             score_top=np.array(layout.score_top, np.int32),
             late=any(request.constraint is not None for request in layout.sampled),
+            token_types=token_types(layout.rows, layout.q),
         )
-        return Scheduled(step, layout.rows, layout.sampled, layout.scored, layout.num_decoding, len(layout.tokens) - layout.num_decoding)
+        return Scheduled(step, layout.rows, layout.sampled, layout.scored, layout.num_decoding, len(layout.tokens) - layout.num_decoding, layout.pooled)
 
 
 @dataclass(slots=True)
@@ -86,6 +89,7 @@ class _Layout:
     rows: list[tuple[Request, int]] = field(default_factory=list)
     sampled: list[Request] = field(default_factory=list)
     scored: list[Request] = field(default_factory=list)
+    pooled: list[tuple[Request, slice]] = field(default_factory=list)
     num_decoding: int = 0
 
     def add(self, request: Request, q: int) -> None:
@@ -102,6 +106,9 @@ class _Layout:
             self.num_decoding += 1
         row = len(self.tokens) - q
         self._add_scores(request, row, start, end)
+        if request.pooling is not None and (wanted := pooled_rows(request, start, end)):
+            self.pooled.append((request, slice(len(self.head), len(self.head) + len(wanted))))
+            self.head.extend(row + place for place in wanted)
         if end == request.num_scheduled_total and request.wants_token:
             self._add_samples(request, row + q - 1)
 

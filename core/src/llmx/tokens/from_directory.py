@@ -85,13 +85,15 @@ def _added_tokens(backend: Tokenizer, config: Mapping[str, Any]) -> dict[int, Ad
     return dict(backend.get_added_tokens_decoder())
 
 
-def _style(backend: Tokenizer, path: str) -> tuple[Literal["byte_level", "sentencepiece"], bool]:
+def _style(backend: Tokenizer, path: str) -> tuple[Literal["byte_level", "sentencepiece", "wordpiece"], bool]:
     """(how tokens stand for bytes, whether a leading space is dropped), from the decoder that the file declares."""
     state = backend.decoder.__getstate__() if backend.decoder is not None else b"null"
     steps = list(_steps(json.loads(state)))
     kinds = {step.get("type") for step in steps}
     if "ByteLevel" in kinds:
         return "byte_level", False
+    if "WordPiece" in kinds:
+        return "wordpiece", True
     metaspace = next((step for step in steps if step.get("type") == "Metaspace"), None)
     if metaspace is not None:
         return "sentencepiece", metaspace.get("prepend_scheme", "always") != "never" and metaspace.get("add_prefix_space", True) is not False
@@ -99,7 +101,7 @@ def _style(backend: Tokenizer, path: str) -> tuple[Literal["byte_level", "senten
         return "sentencepiece", any(step.get("type") == "Strip" and step.get("content") == " " and step.get("start") == 1 for step in steps)
     raise ModelError(
         f"its decoder ({', '.join(sorted(str(kind) for kind in kinds)) or 'none'}) is not supported;"
-        " supported: ByteLevel, Metaspace, and SentencePiece's Replace, ByteFallback, Fuse, Strip",
+        " supported: ByteLevel, WordPiece, Metaspace, and SentencePiece's Replace, ByteFallback, Fuse, Strip",
         path=path,
     )
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from llmx.errors import RequestError
 from llmx.tokens.byte_level import spell
 from llmx.tokens.from_directory import vocabulary_from_directory
 from llmx.tokens.from_gguf import vocabulary_from_gguf
 from llmx.tokens.source import TokenizerSource
+from llmx.tokens.texts import encode_texts
 from llmx.tokens.vocabulary import Vocabulary
 
 __all__ = ["Tokenizer"]
@@ -58,6 +60,16 @@ class Tokenizer:
         head = [self.bos_id] if vocabulary.add_bos and self.bos_id is not None else []
         tail = [self.eos_ids[0]] if vocabulary.add_eos and self.eos_ids else []
         return [*head, *ids, *tail]
+
+    def encode_texts(self, text: str, pair: str | None = None, *, most: int | None = None, side: Literal["left", "right"] = "right") -> tuple[list[int], int]:
+        """(token ids with special tokens, where the second text begins by token type or -1): as models of the BERT family read them.
+
+        most: tokens in all; what is longer is cut at `side`, special tokens stay. Raises RequestError as `encode` does.
+        """
+        if pair is None and (self._vocabulary.add_bos is not None or self._vocabulary.add_eos is not None):
+            ids = self.encode(text)
+            return (ids if most is None else ids[:most] if side == "right" else ids[-most:]), -1
+        return encode_texts(self._vocabulary, text, pair, most, side)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True, *, at_start: bool = True) -> str:
         """Text of the ids, bytes that are no UTF-8 as U+FFFD; nothing is cleaned up.
@@ -108,6 +120,8 @@ class Tokenizer:
             return str(text).encode()
         if vocabulary.style == "byte_level":
             return spell(text)
+        if vocabulary.style == "wordpiece":
+            return text[2:].encode() if text.startswith("##") else f" {text}".encode()
         if vocabulary.byte_ids is None or token in vocabulary.byte_ids:
             match = _BYTE_TOKEN.fullmatch(text)
             if match is not None:

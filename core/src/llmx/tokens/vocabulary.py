@@ -15,14 +15,15 @@ class Vocabulary:
     """What the readers of GGUF metadata and of tokenizer.json hand to Tokenizer.
 
     size: one more than the largest id.
-    style: how a token's text stands for bytes: byte_level (one character per byte), sentencepiece ("▁" is a space, <0xNN> a byte).
+    style: how a token's text stands for bytes: byte_level (one character per byte), sentencepiece ("▁" is a space, <0xNN> a byte),
+    wordpiece ("##" continues a word; others begin one, with the space before it).
     strip_space: a text that starts with a space is decoded without it (it was put there by the encoder).
     add_bos, add_eos: what encode adds; None: as the library's own post-processor does.
     """
 
     backend: tokenizers.Tokenizer
     size: int
-    style: Literal["byte_level", "sentencepiece"]
+    style: Literal["byte_level", "sentencepiece", "wordpiece"]
     strip_space: bool = False
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()

@@ -1,0 +1,143 @@
+"""What LLM does with a model that gives vectors or scores: encode, embed, classify, score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmx.engine.pooling import check_pooling
+from llmx.engine.pooling_outputs import (
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingRequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
+from llmx.engine.request_input import Prompt, as_batch, one_per_prompt, parse_prompt
+from llmx.errors import RequestError
+from llmx.pooling_params import PoolingConfig, PoolingParams
+
+if TYPE_CHECKING:
+    from llmx.engine.llm_engine import LLMEngine
+
+__all__ = ["PoolingCalls", "similarity"]
+
+Collect = Callable[[list[str], Any], list[Any]]
+Params = PoolingParams | Sequence[PoolingParams] | None
+
+
+def similarity(a: np.ndarray, b: np.ndarray) -> float:
+    """Cosine of two vectors; of two tables of token vectors the mean of each row's best match (MaxSim, as a sum)."""
+    if a.ndim == 1:
+        return float(np.dot(a, b) / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12))
+    return float((a @ b.T).max(axis=1).sum())
+
+
+class PoolingCalls:
+    """Made by LLM. collect: steps the engine until requests have ended. next_id: a fresh request id."""
+
+    def __init__(self, engine: LLMEngine, collect: Collect, next_id: Callable[[], str]) -> None:
+        self._engine, self._collect, self._next_id = engine, collect, next_id
+
+    def encode(self, prompts: Any, params: Params, task: str | None, tokenization: Mapping[str, Any] | None, bar: Any) -> list[PoolingRequestOutput]:
+        """One output per prompt."""
+        batch = as_batch(prompts)
+        each = one_per_prompt("pooling_params", params, len(batch), PoolingParams, PoolingParams())
+        if task is not None:
+            each = [replace(one, task=task) for one in each]
+        return self._run([self._parsed(prompt, one, tokenization) for prompt, one in zip(batch, each, strict=True)], bar)
+
+    def embed(self, prompts: Any, params: Params, tokenization: Mapping[str, Any] | None, bar: Any) -> list[EmbeddingRequestOutput]:
+        """The vector of each prompt."""
+        return [
+            EmbeddingRequestOutput(one.request_id, EmbeddingOutput(one.outputs.data.tolist()), one.prompt_token_ids, one.num_cached_tokens)
+            for one in self.encode(prompts, params, "embed", tokenization, bar)
+        ]
+
+    def classify(self, prompts: Any, params: Params, tokenization: Mapping[str, Any] | None, bar: Any) -> list[ClassificationRequestOutput]:
+        """A number per label, for each prompt."""
+        return [
+            ClassificationRequestOutput(one.request_id, ClassificationOutput(one.outputs.data.tolist()), one.prompt_token_ids, one.num_cached_tokens)
+            for one in self.encode(prompts, params, "classify", tokenization, bar)
+        ]
+
+    def score(self, first: str | Sequence[str], second: str | Sequence[str], params: PoolingParams | None, bar: Any) -> list[ScoringRequestOutput]:
+        """Of each pair. One text against one or many, or as many against as many."""
+        pairs = _pairs(first, second)
+        params = params or PoolingParams()
+        config = self._config()
+        if not config.classifies:
+            return self._similarities(pairs, params, bar)
+        if len(config.labels) != 1:
+            raise RequestError(f"score needs a model with one label, this one has {len(config.labels)}: use classify", field="score")
+        params = replace(params, task="classify")
+        jobs = [(*self._texts(a, b, params), params) for a, b in pairs]
+        outputs = self._run(jobs, bar)
+        return [ScoringRequestOutput(one.request_id, ScoringOutput(float(one.outputs.data[0])), one.prompt_token_ids) for one in outputs]
+
+    def _similarities(self, pairs: list[tuple[str, str]], params: PoolingParams, bar: Any) -> list[ScoringRequestOutput]:
+        task = "embed" if "embed" in self._config().tasks else "token_embed"
+        params = replace(params, task=task)
+        texts = list(dict.fromkeys(text for pair in pairs for text in pair))  # each is computed once
+        outputs = dict(zip(texts, self._run([(*self._texts(text, None, params), params) for text in texts], bar), strict=True))
+        return [
+            ScoringRequestOutput(
+                f"{outputs[a].request_id}_{outputs[b].request_id}",
+                ScoringOutput(similarity(outputs[a].outputs.data, outputs[b].outputs.data)),
+                [*outputs[a].prompt_token_ids, *outputs[b].prompt_token_ids],
+            )
+            for a, b in pairs
+        ]
+
+    def _config(self) -> PoolingConfig:
+        config = self._engine.info.pooling
+        check_pooling(config, PoolingParams())
+        assert config is not None
+        return config
+
+    def _parsed(self, prompt: Prompt, params: PoolingParams, tokenization: Mapping[str, Any] | None) -> tuple[list[int], int, PoolingParams]:
+        given = dict(tokenization or {})
+        params = replace(params, **{key: given.pop(key) for key in ("truncate_prompt_tokens", "truncation_side") if key in given})
+        text = prompt if isinstance(prompt, str) else prompt.get("prompt") if isinstance(prompt, Mapping) and prompt.get("prompt_token_ids") is None else None
+        if isinstance(text, str) and given.get("add_special_tokens", True):
+            if isinstance(prompt, Mapping):
+                parse_prompt(prompt, self._engine.tokenizer, given)  # its keys are checked there
+            return (*self._texts(text, None, params), params)
+        ids = parse_prompt(prompt, self._engine.tokenizer, given).ids
+        if (most := self._most(params)) is not None:
+            ids = ids[:most] if params.truncation_side == "right" else ids[-most:]
+        return ids, -1, params
+
+    def _texts(self, text: str, pair: str | None, params: PoolingParams) -> tuple[list[int], int]:
+        side: Any = params.truncation_side
+        return self._engine.tokenizer.encode_texts(text, pair, most=self._most(params), side=side)
+
+    def _most(self, params: PoolingParams) -> int | None:
+        limit = self._engine.info.max_model_len
+        most = params.truncate_prompt_tokens
+        return limit if most == -1 else most
+
+    def _run(self, jobs: list[tuple[list[int], int, PoolingParams]], bar: Any) -> list[PoolingRequestOutput]:
+        """All of one call, or none."""
+        ids: list[str] = []
+        try:
+            for tokens, second, params in jobs:
+                ids.append(self._engine.add_pooling_request(self._next_id(), tokens, params, second_text=second))
+        except BaseException:
+            self._engine.abort_request(ids)
+            raise
+        return self._collect(ids, bar)
+
+
+def _pairs(first: str | Sequence[str], second: str | Sequence[str]) -> list[tuple[str, str]]:
+    ones, others = ([one] if isinstance(one, str) else list(one) for one in (first, second))
+    if any(not isinstance(text, str) for text in (*ones, *others)):
+        raise RequestError("score takes texts: give a string or a list of strings", field="data_1")
+    if not ones or not others or (len(ones) != len(others) and len(ones) != 1):
+        raise RequestError(f"{len(ones)} texts against {len(others)}: give one against one or many, or as many against as many", field="data_1")
+    return list(zip(ones * len(others) if len(ones) == 1 else ones, others, strict=True))

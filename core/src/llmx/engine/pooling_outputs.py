@@ -1,0 +1,134 @@
+"""What a caller gets back of a model that gives vectors or scores, and how the engine's news become it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmx.engine.messages import Abort, SeqOutput
+from llmx.errors import RequestFailed
+
+__all__ = [
+    "ClassificationOutput",
+    "ClassificationRequestOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
+    "PoolingOutput",
+    "PoolingProcessor",
+    "PoolingRequestOutput",
+    "ScoringOutput",
+    "ScoringRequestOutput",
+]
+
+
+@dataclass(slots=True)
+class PoolingOutput:
+    """data: f32 [W], or [tokens, W] where every token has a row."""
+
+    data: np.ndarray
+
+
+@dataclass(slots=True)
+class EmbeddingOutput:
+    """The vector of one text."""
+
+    embedding: list[float]
+
+
+@dataclass(slots=True)
+class ClassificationOutput:
+    """A number per label; probabilities unless use_activation was False."""
+
+    probs: list[float]
+
+
+@dataclass(slots=True)
+class ScoringOutput:
+    """How well two texts go together."""
+
+    score: float
+
+
+@dataclass(slots=True)
+class PoolingRequestOutput:
+    """The answer to one request."""
+
+    request_id: str
+    outputs: PoolingOutput
+    prompt_token_ids: list[int]
+    num_cached_tokens: int = 0
+    finished: bool = True
+
+
+@dataclass(slots=True)
+class EmbeddingRequestOutput:
+    """The answer to one text of LLM.embed."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    prompt_token_ids: list[int]
+    num_cached_tokens: int = 0
+    finished: bool = True
+
+
+@dataclass(slots=True)
+class ClassificationRequestOutput:
+    """The answer to one text of LLM.classify."""
+
+    request_id: str
+    outputs: ClassificationOutput
+    prompt_token_ids: list[int]
+    num_cached_tokens: int = 0
+    finished: bool = True
+
+
+@dataclass(slots=True)
+class ScoringRequestOutput:
+    """The answer to one pair of LLM.score. prompt_token_ids: of the pair, or of both texts one after the other."""
+
+    request_id: str
+    outputs: ScoringOutput
+    prompt_token_ids: list[int]
+    num_cached_tokens: int = 0
+    finished: bool = True
+
+
+class PoolingProcessor:
+    """One request's news, in the place of an OutputProcessor: there is one output, at the end. whole: a row per token stays two-dimensional."""
+
+    def __init__(self, request_id: str, prompt_ids: list[int], *, whole: bool) -> None:
+        self.request_id = request_id
+        self._ids, self._whole = prompt_ids, whole
+        self._data: np.ndarray | None = None
+        self._error: str | None = None
+        self._cached = 0
+        self.news = False
+
+    @property
+    def finished(self) -> bool:
+        """True once it has ended."""
+        return self._data is not None or self._error is not None
+
+    def take(self, item: SeqOutput) -> Abort | None:
+        """Take in the news; nothing has to be aborted."""
+        self._cached = item.num_cached
+        if item.pooled is not None and item.error is None:
+            rows = np.frombuffer(item.pooled, np.float32).reshape(item.pooled_rows, -1)
+            self._data = rows if self._whole else rows[0]
+        elif item.finish_reason is not None:
+            self._error = item.error or f"the engine ended this request ({item.finish_reason})"
+        self.news = self.news or self.finished
+        return None
+
+    def fail(self, message: str) -> None:
+        """End it with an error, unless it has ended."""
+        if not self.finished:
+            self._error, self.news = message, True
+
+    def drain(self) -> PoolingRequestOutput:
+        """The answer. Raises RequestFailed when the engine ended the request with an error."""
+        self.news = False
+        if self._data is None:
+            raise RequestFailed(self._error or "the request has not ended")
+        return PoolingRequestOutput(self.request_id, PoolingOutput(self._data), self._ids, self._cached)

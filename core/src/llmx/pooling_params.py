@@ -1,0 +1,71 @@
+"""What a user may ask of a model that gives vectors or scores instead of text, and what such a model does by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from llmx.errors import RequestError
+
+__all__ = ["POOLING_KINDS", "TASKS", "PoolingConfig", "PoolingKind", "PoolingParams", "Task"]
+
+PoolingKind = Literal["cls", "last", "mean", "all"]
+Task = Literal["embed", "classify", "token_embed", "token_classify"]
+POOLING_KINDS: tuple[str, ...] = ("cls", "last", "mean", "all")
+TASKS: tuple[str, ...] = ("embed", "classify", "token_embed", "token_classify")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingConfig:
+    """How a model's rows become its answer.
+
+    classifies: rows are scores of labels; else they are vectors. kind: the row that stands for a text: its first (cls) or last,
+    the mean of all, or all of them. normalize: vectors get length 1. activation: of scores. dimensions: sizes that a vector may
+    be cut to; empty: any, where matryoshka. width: of a row. pairs: the model takes two texts at once (token types).
+    bidirectional: rows see the whole text. whole_prompt: a text is computed in one step.
+    """
+
+    classifies: bool
+    kind: PoolingKind
+    width: int
+    normalize: bool = True
+    activation: Literal["none", "sigmoid", "softmax"] = "none"
+    labels: tuple[str, ...] = ()
+    matryoshka: bool = False
+    dimensions: tuple[int, ...] = ()
+    pairs: bool = False
+    bidirectional: bool = False
+    whole_prompt: bool = False
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """What may be asked for."""
+        whole: tuple[str, ...] = () if self.kind == "all" else ("classify",) if self.classifies else ("embed",)
+        return (*whole, "token_classify" if self.classifies else "token_embed")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingParams:
+    """What one request wants. None: what the model does by itself.
+
+    task: embed or classify (one row per text), token_embed or token_classify (one per token). dimensions: the vector's first
+    elements only, where the model was trained for it. use_activation: vectors of length 1, scores as probabilities; False: as the
+    model gives them. truncate_prompt_tokens: -1: what fits the model. Raises RequestError naming the field.
+    """
+
+    task: str | None = None
+    dimensions: int | None = None
+    use_activation: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str = "right"
+
+    def __post_init__(self) -> None:
+        if self.task is not None and self.task not in TASKS:
+            raise RequestError(f"task is {self.task!r}: it must be one of {', '.join(TASKS)}", field="task")
+        if self.dimensions is not None and self.dimensions < 1:
+            raise RequestError(f"dimensions is {self.dimensions}: it must be at least 1", field="dimensions")
+        cut = self.truncate_prompt_tokens
+        if cut is not None and cut < 1 and cut != -1:
+            raise RequestError(f"truncate_prompt_tokens is {cut}: give -1 (what fits the model) or at least 1", field="truncate_prompt_tokens")
+        if self.truncation_side not in ("left", "right"):
+            raise RequestError(f"truncation_side is {self.truncation_side!r}: give left or right", field="truncation_side")
