@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 
 # What the packages beside core may import of it. The front ends are core's own: they come with it, in the same version.
-PUBLIC = ("llmx.hooks", "llmx.platform", "llmx.program", "llmx.executor", "llmx.errors", "llmx.config", "llmx.structured", "llmx.testing")
+PUBLIC = ("llmx.hooks", "llmx.platform", "llmx.program", "llmx.executor", "llmx.errors", "llmx.config", "llmx.structured", "llmx.draft", "llmx.testing")
 FRONT_END = (
     "llmx.answers", "llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.foreign_options", "llmx.sampling_params", "llmx.structured_params",
 )  # fmt: skip

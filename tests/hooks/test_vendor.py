@@ -214,3 +214,58 @@ def test_a_plugin_brings_a_grammar_backend(tmp_path: Path, monkeypatch: pytest.M
         assert llm.generate("a b c", params(choice=["abc"]))[0].outputs[0].text == "abc"
     with pytest.raises(ConfigError, match="'emca'.*acme, llguidance"):
         LLM(platform="null", structured_outputs_backend="emca")
+
+
+DRAFTER = '''
+"""A vendor's drafter: guesses one token for ever, and counts who asks."""
+from llmx.errors import ConfigError
+from llmx.hooks import DrafterDef, hookimpl
+
+
+@hookimpl
+def llmx_drafters(config):
+    return [DrafterDef("parrot", "parrot_llmx:Parrot", ("word",), num_tokens=3)]
+
+
+class Parrot:
+    made = []
+
+    def __init__(self, settings):
+        if not isinstance(settings.get("word", 7), int):
+            raise ConfigError("word must be a token id")
+        self.word, self.asked, self.closed = settings.get("word", 7), 0, 0
+        Parrot.made.append(self)
+
+    def begin(self, tokens, *, private):
+        return self
+
+    def propose(self, limit):
+        self.asked += 1
+        return [self.word] * limit, 9
+
+    def close(self):
+        self.closed += 1
+'''
+
+
+def test_a_plugin_brings_a_drafter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "llmx-parrot", {"parrot_llmx.py": DRAFTER}, "[llmx.plugins]\nparrot = parrot_llmx\n")
+    words = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, allowed_token_ids=(9,))  # the answer is 9, forty times
+    steps = {}
+    for word in (None, 8, 9):
+        spec = {"method": "parrot", "num_speculative_tokens": 3, "word": word} if word else None
+        with LLM(platform="null", num_blocks=600, speculative_config=spec) as llm:
+            if word:
+                llm._engine.scheduler.drafting.fixed = True
+            (output,) = llm.generate("a b c", words)
+            assert output.outputs[0].token_ids == [9] * 40
+            steps[word] = llm._engine.stats().steps
+            assert output.outputs[0].num_accepted_tokens == (29 if word == 9 else 0)
+    assert steps == {None: 40, 8: 40, 9: 11}  # the prompt's step gives one, then nine give four each and the last what is left
+    import parrot_llmx  # type: ignore[import-not-found]
+
+    assert [one.closed for one in parrot_llmx.Parrot.made] == [2, 2]  # the warm-up's request and ours
+    with pytest.raises(ConfigError, match="method is 'eagle' \\(EAGLE\\): there are ngram, parrot, suffix"):
+        LLM(platform="null", speculative_config={"method": "eagle", "model": "x"})
+    with pytest.raises(ConfigError, match="speed is no setting of 'parrot', which has method, num_speculative_tokens, word"):
+        LLM(platform="null", speculative_config={"method": "parrot", "speed": 2})

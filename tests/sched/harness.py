@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from llmx.config import EngineConfig
+from llmx.draft.start import ChosenDrafter
 from llmx.engine.engine import Engine
 from llmx.engine.messages import Abort, Add, SeqOutput
 from llmx.executor.null import NullExecutor
+from llmx.executor.null_pages import history_hash
+from llmx.executor.null_sampling import NullModel
 from llmx.kv.groups import plan_kv
 from llmx.kv.spec import GroupNeed, KVSpec
 from llmx.request import Request
@@ -19,6 +23,33 @@ FULL = GroupNeed(KVSpec("full", 1, 8, 8), ("full",), 16, 128, "i64")
 SLIDING = GroupNeed(KVSpec("sliding", 1, 8, 8, window=24), ("window",), 16, 128, "i64")
 STATE = GroupNeed(KVSpec("state", state=((1,),)), ("state",), 1, 8, "i64")
 EOS = 3
+
+
+class Guesses:
+    """A drafter that knows the null model: each token is its favourite with the chance `right`, by a hash of the history."""
+
+    def __init__(self, model: NullModel, right: float) -> None:
+        self.model, self.right, self.open = model, right, 0
+
+    def begin(self, tokens: Sequence[int], *, private: bool) -> Guesser:
+        self.open += 1
+        return Guesser(self, tokens)
+
+
+class Guesser:
+    def __init__(self, owner: Guesses, tokens: Sequence[int]) -> None:
+        self._owner, self._tokens = owner, tokens
+
+    def propose(self, limit: int) -> tuple[list[int], int] | None:
+        history = list(self._tokens)
+        for _ in range(limit):
+            guess = self._owner.model.favourite(history)
+            right = history_hash(history, 17) % 1000 < 1000 * self._owner.right
+            history.append(guess if right else (guess + 1) % 64)
+        return history[len(self._tokens) :], 4
+
+    def close(self) -> None:
+        self._owner.open -= 1
 
 
 class Harness:
@@ -42,7 +73,11 @@ class Harness:
         config = EngineConfig()
         config = replace(config, cache=replace(config.cache, prefix_caching=bool(changes.get("prefix_caching", True))))
         config = replace(config, scheduler=replace(config.scheduler, policy=str(changes.get("policy", "fcfs"))))
-        self.engine = Engine(config, self.executor, plan, eos_ids=(EOS,), vocab_size=64, numerics="test")
+        guesses = changes.get("drafts")
+        drafter = ChosenDrafter("guesses", Guesses(self.executor.model, float(guesses)), 5, {}) if guesses is not None else None  # type: ignore[arg-type]
+        self.engine = Engine(config, self.executor, plan, eos_ids=(EOS,), vocab_size=64, numerics="test", drafter=drafter)
+        if self.engine.scheduler.drafting is not None:
+            self.engine.scheduler.drafting.fixed = True  # every guess is taken whole, whatever it costs
         self.answers: dict[tuple[str, int], list[int]] = {}
         self.ends: dict[tuple[str, int], str] = {}
         self.news: list[SeqOutput] = []

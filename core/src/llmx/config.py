@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["CacheConfig", "Change", "EngineConfig", "ModelConfig", "PlatformConfig", "SchedulerConfig", "ServerConfig"]
+__all__ = ["CacheConfig", "Change", "DraftConfig", "EngineConfig", "ModelConfig", "PlatformConfig", "SchedulerConfig", "ServerConfig"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,15 @@ class StructuredConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """Drafting: what was written; llmx.draft.start reads it. No method anywhere: no drafting."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)  # method, num_speculative_tokens and the method's own
+    method: str | None = None
+    num_tokens: int | None = None  # per request and step at most
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """The HTTP server."""
 
@@ -97,6 +106,7 @@ class ServerConfig:
     root_path: str = ""
     tool_parser: str = "auto"  # how the model writes tool calls: a name of llmx.answers, auto (told from the chat template) or none
     reasoning_parser: str = "auto"
+    draft_usage: str = "none"  # summary: accepted and rejected drafts in usage
     log_level: str = "info"
     log_format: str = "text"  # text or json
     drain_timeout_s: float = 30.0  # SIGTERM: running requests may finish for this long
@@ -115,6 +125,7 @@ class EngineConfig:
     structured: StructuredConfig = field(default_factory=StructuredConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
+    draft: DraftConfig = field(default_factory=DraftConfig)
     @property
     def page_type(self) -> str:
         """Element type of KV pages: f32, bf16 or i8."""

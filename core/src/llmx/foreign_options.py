@@ -53,7 +53,7 @@ def _all_zero(raw: Any) -> bool:
 
 _ONE_DEVICE = "an engine runs on one device: start one server per device (--device, --port) behind a load balancer, or leave it out"
 _LORA = "adapters are not served: merge the adapter into the model's weights and serve the result"
-_DRAFTS = "there is no drafting: leave it out; answers are the same, each step gives one token per request"
+_DRAFTS = "drafters guess on the host, without a model of their own: take --spec-method ngram or suffix instead (docs/drafting.md)"
 _TEXT_ONLY = "models take text only: leave it out"
 _CODE = "no code of a model's repository is run: leave it out; a plugin can add an architecture (docs/hooks.md)"
 _TRANSFER = "KV is not sent to other engines: leave it out; every server computes its own prompts"
@@ -115,7 +115,7 @@ REFUSED: dict[str, str] = {
         ("strict is a field of each tool: leave it out", "tool_strict_level"),
         ("tools are run by the client: leave it out", "tool_server"),
         ("there is no thinking budget: leave it out; max_tokens limits the whole answer", "reasoning_config"),
-        (_DRAFTS, "speculative_config spec_method spec_model spec_tokens speculative_model num_speculative_tokens per_request_spec_decode_metrics"),
+        (_DRAFTS, "spec_model speculative_model"),
         (_ONE_DEVICE, "data_parallel_rank data_parallel_start_rank data_parallel_size_local data_parallel_address data_parallel_rpc_port"),
         (_ONE_DEVICE, "data_parallel_hybrid_lb data_parallel_external_lb data_parallel_multi_port_external_lb data_parallel_supervisor_port"),
         (_ONE_DEVICE, "prefill_context_parallel_size all2all_backend enable_eplb eplb_config expert_placement_strategy node_rank master_addr master_port"),

@@ -123,6 +123,21 @@ OPTIONS: tuple[Option, ...] = (
     Option("deny_plugin", "platform.deny_plugins", "list", "GROUP:NAME that may not be loaded"),
     Option("structured_outputs_backend", "structured.backend", "str", "backend for schemas and grammars that is asked first; auto: the best installed"),
     Option("grammar_timeout", "structured.timeout_s", "float", "seconds that compiling one schema or grammar may take"),
+    Option(
+        "speculative_config",
+        "draft.settings",
+        "json",
+        'JSON object that switches drafting on, e.g. {"method": "ngram", "num_speculative_tokens": 4}; see docs/drafting.md',
+        short="-sc",
+    ),
+    Option("spec_method", "draft.method", "str", "drafter: ngram, suffix or a plugin's; short for method in --speculative-config"),
+    Option(
+        "spec_tokens",
+        "draft.num_tokens",
+        "int",
+        "tokens that a request may draft per step at most; short for num_speculative_tokens",
+        aliases=("num_speculative_tokens",),
+    ),
     Option("host", "server.host", "str", "address to listen on", server=True),
     Option("port", "server.port", "int", "port to listen on", server=True),
     Option(
@@ -141,6 +156,14 @@ OPTIONS: tuple[Option, ...] = (
         aliases=("uvicorn_log_level",),
         server=True,
         synonyms=(("trace", "debug"), ("critical", "error")),
+    ),
+    Option(
+        "per_request_spec_decode_metrics",
+        "server.draft_usage",
+        "str",
+        "summary: usage tells the accepted and rejected drafts of each request",
+        ("none", "summary"),
+        server=True,
     ),
     Option("log_format", "server.log_format", "str", "text, or json: one object per line", ("text", "json"), server=True),
     Option(

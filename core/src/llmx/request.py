@@ -68,6 +68,8 @@ class Request:
     hashes: list[bytes] = field(default_factory=list)  # chained hashes of the full blocks known so far
     num_published: int = 0  # leading blocks that are in the prefix cache's index, or were offered to it
     num_cached: int = 0  # prompt tokens found in the prefix cache at the last admission
+    num_drafted: int = 0  # tokens guessed ahead and verified, since it began
+    num_accepted: int = 0  # of these, those that the model drew
 
     finish_reason: str | None = None
     stop_reason: int | None = None

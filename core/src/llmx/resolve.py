@@ -197,6 +197,7 @@ def _check(config: EngineConfig, labels: Mapping[str, str]) -> None:
         ("scheduler.max_num_batched_tokens", config.scheduler.max_num_batched_tokens, 16, None),
         ("scheduler.max_num_seqs", config.scheduler.max_num_seqs, 1, 65536),
         ("scheduler.max_queued_requests", config.scheduler.max_queued_requests, 1, None),
+        ("draft.num_tokens", config.draft.num_tokens, 1, 16),
         ("scheduler.max_queued_tokens", config.scheduler.max_queued_tokens, 1, None),
         ("scheduler.queue_timeout_s", config.scheduler.queue_timeout_s, 0.001, None),
         ("scheduler.recovery_timeout_s", config.scheduler.recovery_timeout_s, 0, None),

@@ -202,10 +202,9 @@ const char* Engine::sample_block(Sampling& sampling, const float* logits, int be
       const SampleRow& r = sampling.rows[i];
       const int s = sampling.row_sample[i];
       const int32_t slot = args.samples[3 * s], first = args.samples[3 * s + 1], rows = args.samples[3 * s + 2];
-      if (r.status != kOk) {
+      if (r.status != kOk) {  // behind a draft the next step meets it again, after the tokens before it went out
         const int request = request_of_slot_[static_cast<size_t>(slot)];
-        if (request >= 0) out->status[request] = r.status;
-        out->count[s] = 0;
+        if (request >= 0 && j == 0) out->status[request] = r.status;
         sampling.alive[static_cast<size_t>(s)] = 0;
         continue;
       }

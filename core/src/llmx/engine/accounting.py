@@ -28,6 +28,8 @@ class Accounting:
         self.stats = EngineStats(kv_blocks_total=self._kv.blocks_total)
         self._window = [perf_counter_ns(), 0]  # start of the window, busy time in it
         self._kv.prefix_queries = self._kv.prefix_hits = 0
+        if self._scheduler.drafting is not None:
+            self._scheduler.drafting.reset()
         for pool in self._kv.pools:
             pool.reset_cache()
 
@@ -60,6 +62,10 @@ class Accounting:
         stats.kv_map = kv.block_map() if kv_map else []
         stats.prefix_queries, stats.prefix_hits = kv.prefix_queries, kv.prefix_hits
         stats.preemptions = scheduler.num_preemptions
+        drafting = scheduler.drafting
+        if drafting is not None:
+            stats.drafts, stats.draft_tokens = drafting.num_drafts, drafting.num_draft_tokens
+            stats.accepted_per_position, stats.accepted_tokens = drafting.accepted_per_position, sum(drafting.accepted_per_position)
         stats.step_budget_used = 0.0 if idle else scheduler.budget.used
         stats.device_busy = 0.0 if idle else stats.device_busy
         stats.queue_delay_s = scheduler.queue_delay_s

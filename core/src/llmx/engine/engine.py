@@ -13,6 +13,7 @@ import numpy as np
 
 from llmx.batch import Status
 from llmx.config import EngineConfig
+from llmx.draft.start import ChosenDrafter
 from llmx.engine.accounting import Accounting
 from llmx.engine.constrain import constrain
 from llmx.engine.masks import LateMasks
@@ -26,6 +27,7 @@ from llmx.kv.spec import KVPlan
 from llmx.pooling_params import PoolingConfig
 from llmx.request import Request
 from llmx.sample.params_rows import row_from
+from llmx.sched.drafting import Drafting
 from llmx.sched.queue_limits import QueueLimits
 from llmx.sched.scheduler import Emission, Scheduler
 from llmx.sched.step_builder import Scheduled
@@ -45,7 +47,7 @@ class Engine:
 
     def __init__(
         self, config: EngineConfig, executor: Executor, kv_plan: KVPlan, grammars: Grammars | None = None,
-        *, pooling: PoolingConfig | None = None, eos_ids: tuple[int, ...], vocab_size: int, numerics: str,
+        *, pooling: PoolingConfig | None = None, eos_ids: tuple[int, ...], vocab_size: int, numerics: str, drafter: ChosenDrafter | None = None,
     ) -> None:  # fmt: skip
         limits = executor.limits
         self.executor = executor
@@ -58,6 +60,7 @@ class Engine:
             max_requests=limits.max_requests,
             policy=config.scheduler.policy,
             interactive=config.scheduler.interactive,
+            drafting=None if drafter is None else Drafting(drafter.drafter, drafter.num_tokens, self.kv),
         )
         self.max_model_len = kv_plan.max_model_len
         self.vocab_size = vocab_size
@@ -172,7 +175,7 @@ class Engine:
     def _news(self, emission: Emission) -> SeqOutput:
         request = emission.request
         news = SeqOutput(request.id, request.index, emission.tokens, num_cached=request.num_cached, started_s=request.started_s)
-        news.preemptions = request.num_preempted
+        news.preemptions, news.drafted, news.accepted = request.num_preempted, request.num_drafted, request.num_accepted
         self.accounting.stats.generation_tokens += len(emission.tokens)
         if emission.logprobs is not None:
             news.lp = _rows(*emission.logprobs)

@@ -26,14 +26,15 @@ class LateMasks:
     def begin(self, scheduled: Scheduled) -> None:
         """Start filling the masks of a late step whose requests have no token in flight."""
         self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="llmx-masks")
-        self._begun = self._pool.submit(self._fill, list(scheduled.samples))
+        self._begun = self._pool.submit(self._fill, _rows(scheduled))
 
     def late(self, scheduled: Scheduled) -> Late:
         """What the step's sampling waits for; rows of requests that have ended, or whose grammar failed, are dropped."""
         begun, self._begun = self._begun, None
-        late = begun.result() if begun is not None else self._fill(scheduled.samples)
+        rows = _rows(scheduled)
+        late = begun.result() if begun is not None else self._fill(rows)
         assert late.drop is not None
-        late.drop |= [request.finished for request in scheduled.samples]
+        late.drop |= [request.finished for request in rows]
         return late
 
     def close(self) -> None:
@@ -42,7 +43,7 @@ class LateMasks:
             self._pool.shutdown()
 
     def _fill(self, samples: list[Request]) -> Late:
-        """Every sample has one row: drafts are not verified under a grammar."""
+        """samples: whose each sample row is. A request with a grammar has one: it brings no drafts."""
         mask = np.empty((len(samples), self._words), np.uint32)
         shares: dict[int, tuple[Backend, list[tuple[int, Request, Constraint]]]] = {}
         opened = np.ones(len(samples), np.bool_)
@@ -55,6 +56,12 @@ class LateMasks:
         for backend, share in shares.values():
             _fill_share(backend, share, mask, drop)
         return Late(mask=mask, open=opened, drop=drop)
+
+
+def _rows(scheduled: Scheduled) -> list[Request]:
+    """Whose each sample row of the step is."""
+    counts = scheduled.step.samples[:, 2].tolist()
+    return [request for request, count in zip(scheduled.samples, counts, strict=True) for _ in range(count)]
 
 
 def _fill_share(backend: Backend, share: list[tuple[int, Request, Constraint]], mask: np.ndarray, drop: np.ndarray) -> None:

@@ -109,6 +109,7 @@ class EngineInfo(msgspec.Struct, array_like=True):
     changes: list[str]
     step_s: float = 0.0  # the largest step, as the warm-up foresees it
     pooling: PoolingConfig | None = None  # of a model that gives vectors or scores
+    drafting: str = ""  # the drafter and its settings; empty: none
 
 
 class Ready(msgspec.Struct, tag=2, array_like=True):
@@ -141,6 +142,8 @@ class SeqOutput(msgspec.Struct, array_like=True):
     num_cached: int = 0
     started_s: float = 0.0  # monotonic clock of this machine; 0.0: it never ran
     preemptions: int = 0
+    drafted: int = 0  # since the answer began
+    accepted: int = 0
 
 
 class Outputs(msgspec.Struct, tag=4, array_like=True):

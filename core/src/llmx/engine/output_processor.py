@@ -99,6 +99,7 @@ class _Answer:
     def take(self, item: SeqOutput) -> bool:
         """Add the news; True when a stop string ended the answer and the engine does not know yet."""
         hit = False
+        self.out.num_draft_tokens, self.out.num_accepted_tokens = item.drafted, item.accepted
         for at, token in enumerate(item.tokens):
             last = at + 1 == len(item.tokens)
             self._add_token(token, item.lp[at] if item.lp is not None else None, shown=not (last and item.finish_reason == "stop"))
@@ -149,6 +150,7 @@ class _Answer:
         out = self.out
         logprobs = _flat(out.logprobs) if self._params.flat_logprobs else out.logprobs
         copy = CompletionOutput(out.index, out.text, out.token_ids, logprobs, out.finish_reason, out.stop_reason, out.error)
+        copy.num_draft_tokens, copy.num_accepted_tokens = out.num_draft_tokens, out.num_accepted_tokens
         copy.text_delta = out.text[self._drained_text :]
         copy.new_token_ids = out.token_ids[self._drained_tokens :]
         self._drained_text, self._drained_tokens = len(out.text), len(out.token_ids)

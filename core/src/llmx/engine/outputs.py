@@ -83,6 +83,8 @@ class CompletionOutput:
     text_delta: str = ""
     new_token_ids: list[int] = field(default_factory=list)
     lora_request: None = None  # adapters are not supported: always None
+    num_draft_tokens: int = 0  # tokens guessed ahead for it and verified
+    num_accepted_tokens: int = 0  # of these, those that the model drew
 
     @property
     def cumulative_logprob(self) -> float | None:
@@ -126,6 +128,10 @@ class EngineStats:
     prefix_queries: int = 0  # tokens looked up
     prefix_hits: int = 0  # tokens found
     preemptions: int = 0
+    drafts: int = 0  # steps of requests that had drafts
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)  # empty: no drafting
     steps: int = 0
     step_tokens: int = 0  # token rows of all steps
     step_token_buckets: list[int] = field(default_factory=lambda: [0] * (len(STEP_TOKEN_BOUNDS) + 1))  # steps with at most so many rows; the last: more

@@ -199,7 +199,7 @@ class NullExecutor:
             view.rows = tokens
             sequence = [*view.history[:start], *tokens]
             pages.forward(slot, sequence, start, drafts, check_tail=not kept.drafted)
-            if any(token in self.model.nan_tokens for token in tokens):
+            if any(token in self.model.nan_tokens for token in known):
                 status[index] = Status.NAN
         return status
 

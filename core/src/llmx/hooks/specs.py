@@ -8,14 +8,16 @@ command-line process, E the engine process.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from llmx.config import EngineConfig
-from llmx.executor.base import Executor
-from llmx.executor.bundle import ModelBundle
-from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, ImplDef, PlatformInfo, StructuredBackendDef
+from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, DrafterDef, EnvVar, ImplDef, PlatformInfo, StructuredBackendDef
+
+if TYPE_CHECKING:  # the command line resolves options without the executors, and without numpy
+    from llmx.executor.base import Executor
+    from llmx.executor.bundle import ModelBundle
 
 __all__ = ["HookSpecs", "hookimpl", "hookspec"]
 
@@ -83,3 +85,7 @@ class HookSpecs:
     @hookspec
     def llmx_structured_backends(self, config: EngineConfig) -> Iterable[StructuredBackendDef]:  # type: ignore[empty-body]
         """[*] E, at start. Backends that enforce JSON schemas, regular expressions and grammars."""
+
+    @hookspec
+    def llmx_drafters(self, config: EngineConfig) -> Iterable[DrafterDef]:  # type: ignore[empty-body]
+        """[*] E, at start. Drafters: what guesses tokens ahead."""

@@ -16,6 +16,7 @@ __all__ = [
     "Detection",
     "DeviceCaps",
     "DiagItem",
+    "DrafterDef",
     "EnvVar",
     "ImplDef",
     "PlatformInfo",
@@ -152,3 +153,18 @@ class StructuredBackendDef:
     target: str
     priority: int = 50
     supports: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterDef:
+    """A drafter on the host, an llmx.draft.Drafter, imported when it is chosen.
+
+    name: the method in --speculative-config. target: "package.module:attribute", called with the settings that the user gave, all of them in
+    `settings`; it raises llmx.errors.ConfigError for a value that it cannot take. num_tokens: drafts per request and step at most, where the
+    user does not say.
+    """
+
+    name: str
+    target: str
+    settings: tuple[str, ...] = ()
+    num_tokens: int = 8

@@ -90,9 +90,12 @@ class KVManager:
             self.prefix_queries += len(request.tokens)
             self.prefix_hits += hit
 
-    def extend(self, request: Request, num_tokens: int) -> bool:
-        """Make the tables cover `num_tokens` tokens, and private where the new tokens are written. False: no room, nothing changed."""
-        plans = [self._missing(request, group, num_tokens) for group in range(len(self.needs))]
+    def extend(self, request: Request, num_tokens: int, *, drafts: int = 0) -> bool:
+        """Make the tables cover `num_tokens` tokens, and private where the new tokens are written. False: no room, nothing changed.
+
+        drafts: how many of the tokens, at the end, are guesses. A recurrent state has a place for each beside its own.
+        """
+        plans = [self._missing(request, group, num_tokens, drafts) for group in range(len(self.needs))]
         if any(count > pool.num_available for (count, _), pool in zip(plans, self.pools, strict=True)):
             return False
         for group, (count, shared) in enumerate(plans):
@@ -103,10 +106,10 @@ class KVManager:
                 self._append_new(request, group, num_tokens)
         return True
 
-    def _missing(self, request: Request, group: int, num_tokens: int) -> tuple[int, int | None]:
+    def _missing(self, request: Request, group: int, num_tokens: int, drafts: int) -> tuple[int, int | None]:
         """Blocks to allocate, and the index of a shared block that is about to be written."""
         need, table = self.needs[group], request.tables[group]
-        wanted = 1 if need.spec.kind == "state" else -(-num_tokens // need.block_tokens)
+        wanted = 1 + drafts if need.spec.kind == "state" else -(-num_tokens // need.block_tokens)
         count = max(wanted - len(table), 0)
         first_written = 0 if need.spec.kind == "state" else request.num_computed // need.block_tokens
         if first_written < len(table) and table[first_written] and self.pools[group].refs(table[first_written]) > 1:
@@ -135,6 +138,22 @@ class KVManager:
         table = request.tables[group]
         self._new_blocks[group].append((request.slot, len(table), block))
         table.append(block)
+
+    def settle_drafts(self, request: Request, accepted: int) -> None:
+        """So many drafts of its last step were right: they count as computed. Publishes full blocks; gives back what the others took."""
+        request.num_computed += accepted
+        self.accept(request, request.num_computed)
+        for group, need in enumerate(self.needs):
+            table, changes = request.tables[group], self._new_blocks[group]
+            kept = -(-request.num_computed // need.block_tokens)
+            if need.spec.kind == "state":  # the state after the last accepted draft becomes the request's own
+                kept = 1
+                if accepted:
+                    table[0], table[accepted] = table[accepted], table[0]
+                    changes.append((request.slot, 0, table[0]))
+            for index in range(len(table) - 1, kept - 1, -1):
+                self.pools[group].release(table.pop())
+                changes.append((request.slot, index, 0))
 
     def fork(self, parent: Request, child: Request) -> None:
         """Let the child share all of the parent's blocks; whoever writes a shared block first gets a copy."""

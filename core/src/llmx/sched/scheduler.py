@@ -18,6 +18,7 @@ from llmx.kv.manager import KVManager
 from llmx.request import Request, RequestState
 from llmx.sched.admission import Admission
 from llmx.sched.budget import TokenBudget
+from llmx.sched.drafting import Drafting
 from llmx.sched.policy import Waiting, order_key
 from llmx.sched.preempt import choose_victim
 from llmx.sched.step_builder import Scheduled, StepBuilder
@@ -47,9 +48,10 @@ class Scheduler:
         max_requests: int,
         policy: str = "fcfs",
         interactive: bool = True,
+        drafting: Drafting | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.kv = kv
+        self.kv, self.drafting = kv, drafting
         self.budget = TokenBudget(max_tokens, interactive=interactive)
         self.admission = Admission(kv)
         self._key = order_key(policy)
@@ -82,6 +84,8 @@ class Scheduler:
             self._disown(request)
         request.state = RequestState.FINISHED
         request.finish_reason, request.stop_reason = reason, stop_reason
+        if self.drafting is not None:
+            self.drafting.ended(request)
         if request.children:
             self._adopt(request)
 
@@ -117,7 +121,7 @@ class Scheduler:
         """The next step, or None when nothing can be done now. Counters move on as if the step were done."""
         build = StepBuilder()
         decoding = [request for request in self.running if not request.in_prefill and self._next_rows(request)]
-        for request in decoding:
+        for request in decoding if self.drafting is None else self.drafting.ready(decoding):
             if build.num_tokens == self.budget.max_tokens:
                 break
             if request in self.running and self._make_room(request, request.num_computed + 1, build):
@@ -129,6 +133,8 @@ class Scheduler:
                 build.add(request, q)
                 room -= q
         self._admit(build, room)
+        if self.drafting is not None:
+            self.drafting.add_to(build, self.budget.max_tokens - build.num_tokens)
         self.admission.note_step()
         if not build.rows and not self._left:
             return None
@@ -247,6 +253,8 @@ class Scheduler:
     def update(self, scheduled: Scheduled, out: StepOutput) -> list[Emission]:
         """Take in the result of the oldest submitted step: tokens, ends, full blocks."""
         self.budget.observe(scheduled.num_decoding, scheduled.num_prefill, float(out.t_us[0] + out.t_us[1]))
+        if self.drafting is not None and not scheduled.num_prefill:
+            self.drafting.cost.observe(scheduled.num_decoding, float(out.t_us[0] + out.t_us[1]))
         news: dict[Request, Emission] = {}
         for request, lp in zip(scheduled.scores, out.prompt_lp, strict=True):
             if not request.finished:
@@ -284,16 +292,20 @@ class Scheduler:
         return failed
 
     def _take_tokens(self, emission: Emission, index: int, tokens: list[int], out: StepOutput) -> None:
-        request, taken = emission.request, emission.tokens
+        request, taken, reason, stopped_by = emission.request, emission.tokens, None, None
         for token in tokens:
             taken.append(token)
             request.tokens.append(token)
             if token in request.stop_ids and request.num_generated > request.params.min_tokens:
-                self.finish(request, "stop", token)
+                reason, stopped_by = "stop", token
             elif request.num_generated >= request.max_new:
-                self.finish(request, "length")
-            if request.finished:
+                reason = "length"
+            if reason is not None:
                 break
+        if self.drafting is not None:
+            self.drafting.settle(request, len(taken))
+        if reason is not None:
+            self.finish(request, reason, stopped_by)
         if not tokens:
             self.finish(request, "error", int(Status.MASK_DEAD))
         if out.lp is not None and out.lp_ids is not None and out.rank is not None and request.params.logprobs is not None:

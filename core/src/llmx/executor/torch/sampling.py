@@ -62,8 +62,8 @@ class Drawing:
         drawn = sample(raw, owner.row, np.array(owner.history, np.int32), owner.prompt_len, mask)
         if drawn.status != Status.OK:
             self._open[index] = False
-            out.count[index] = 0
-            self._fail(int(self._step.samples[index, 0]), drawn.status)
+            if at == 0:  # behind a draft the next step meets it again, after the tokens before it went out
+                self._fail(int(self._step.samples[index, 0]), drawn.status)
             return
         want = self._step.want[index] if self._step.want else None
         write_drawn(out, index, at, drawn.token, raw, want)

@@ -1,0 +1,22 @@
+"""Core's own drafters, offered through the hook that plugins use."""
+
+from __future__ import annotations
+
+from llmx.draft.ngram import NGRAM_SETTINGS
+from llmx.draft.suffix import SUFFIX_SETTINGS
+from llmx.hooks.specs import hookimpl
+from llmx.hooks.types import DrafterDef
+
+__all__ = ["CoreDrafters"]
+
+
+class CoreDrafters:
+    """The plugin that brings prompt lookup and suffix drafting."""
+
+    @hookimpl
+    def llmx_drafters(self) -> list[DrafterDef]:
+        """ngram and suffix."""
+        return [
+            DrafterDef("ngram", "llmx.draft.ngram:NgramDrafter", NGRAM_SETTINGS),
+            DrafterDef("suffix", "llmx.draft.suffix:SuffixDrafter", SUFFIX_SETTINGS, num_tokens=16),
+        ]

@@ -1,0 +1,130 @@
+"""Drafting: which decode rows of a step bring drafts, and what became of them.
+
+The model's own draw decides: a draft is accepted when it is the token drawn for the row before it (docs/adr/0006-drafts-by-equality.md). So nothing here
+changes an answer; only how many steps it takes. Drafts take the token budget and the blocks that are left when the rest of the step is planned, and
+what they took is given back when they are rejected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmx.draft import Drafter, Proposer
+from llmx.draft.length import Acceptance, StepCost, best_lengths, evidence_kind
+from llmx.kv.manager import KVManager
+from llmx.request import Request, RequestState
+from llmx.sched.step_builder import StepBuilder
+
+__all__ = ["Drafting"]
+
+_AT_BEST = 0.98  # when even drafts that are right so often do not pay, none are made
+
+
+@dataclass(slots=True)
+class _Track:
+    """One request: its proposer, and how its drafts fare. flying: (kind of evidence, drafts) of its step in flight."""
+
+    proposer: Proposer
+    acceptance: Acceptance
+    flying: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class _Offer:
+    request: Request
+    track: _Track
+    kind: int
+    tokens: list[int]
+
+
+class Drafting:
+    """The drafts of one engine. `enabled` may change between steps; so may `fixed`, with which every guess is taken whole."""
+
+    def __init__(self, drafter: Drafter, num_tokens: int, kv: KVManager) -> None:
+        self._drafter, self._num_tokens, self._kv = drafter, num_tokens, kv
+        self._tracks: dict[Request, _Track] = {}
+        self.cost = StepCost()
+        self.enabled, self.fixed = True, False
+        self.reset()
+
+    def reset(self) -> None:
+        """Counters back to zero, and what is known of acceptance forgotten."""
+        self._all = Acceptance()
+        self.num_drafts = self.num_draft_tokens = 0  # requests' steps with drafts, and the drafts
+        self.accepted_per_position = [0] * self._num_tokens
+
+    def ready(self, decoding: list[Request]) -> list[Request]:
+        """Those that may go ahead of a step in flight: a request waits while its drafts, or the token that its next guess needs, are not known."""
+        if not self.enabled:
+            return [request for request in decoding if not request.num_pending or not self._is_flying(request)]
+        return [request for request in decoding if not request.num_pending or request.constraint is not None]
+
+    def _is_flying(self, request: Request) -> bool:
+        track = self._tracks.get(request)
+        return track is not None and track.flying is not None
+
+    def add_to(self, build: StepBuilder, room: int) -> None:
+        """Give decode rows of the step in the making their drafts, `room` token rows at most."""
+        if not self.enabled or room <= 0:
+            return
+        rows = [request for request, q in build.rows.items() if q == 1 and request.num_computed >= request.prompt_len]
+        if not rows or not (self.fixed or self.cost.pays(len(rows), _AT_BEST)):
+            return
+        offers = [offer for request in rows if (offer := self._offer(request)) is not None]
+        if not offers:
+            return
+        chances = [(offer.track.acceptance.rates[offer.kind], len(offer.tokens)) for offer in offers]
+        lengths = [count for _, count in chances] if self.fixed else best_lengths(chances, len(rows), self.cost)
+        for offer, length in zip(offers, lengths, strict=True):
+            if not length:  # now and then one is tried, or nobody would notice that an answer begins to repeat
+                offer.track.acceptance.tried(offer.kind)
+            count = min(length or 1, room)
+            if count and self._kv.extend(offer.request, offer.request.num_computed + 1 + count, drafts=count):
+                build.draft(offer.request, offer.tokens[:count])
+                offer.track.flying = offer.kind, count
+                room -= count
+
+    def _offer(self, request: Request) -> _Offer | None:
+        """A guess for the request, without what cannot be accepted: past its longest answer, or from a stop token on."""
+        limit = min(self._num_tokens, request.max_new - request.num_generated - 1)
+        if limit <= 0 or request.num_pending or request.constraint is not None:
+            return None
+        track = self._tracks.get(request)
+        if track is None:
+            proposer = self._drafter.begin(request.tokens, private=bool(request.cache_salt))
+            track = self._tracks[request] = _Track(proposer, Acceptance(self._all.rates))
+        guess = track.proposer.propose(limit)
+        if guess is None:
+            return None
+        tokens, kind = guess[0], evidence_kind(guess[1])
+        if not self.fixed and track.acceptance.passes_over(kind):
+            return None
+        for index, token in enumerate(tokens):
+            if token in request.stop_ids:
+                tokens = tokens[:index]
+                break
+        return _Offer(request, track, kind, tokens) if tokens else None
+
+    def settle(self, request: Request, taken: int) -> None:
+        """A step of the request came back with `taken` tokens, which are in its list: count, and give back what rejected drafts took."""
+        track = self._tracks.get(request)
+        if track is None or track.flying is None:
+            return
+        (kind, drafted), track.flying = track.flying, None
+        accepted = max(taken - 1, 0)
+        self.num_drafts += 1
+        self.num_draft_tokens += drafted
+        for position in range(accepted):
+            self.accepted_per_position[position] += 1
+        request.num_drafted += drafted
+        request.num_accepted += accepted
+        track.acceptance.learn(kind, drafted, accepted)
+        self._all.learn_of_all(kind, drafted, accepted)
+        if request.state is RequestState.RUNNING:
+            self._kv.settle_drafts(request, accepted)
+
+    def ended(self, request: Request) -> None:
+        """The request has ended, whatever is in flight."""
+        track = self._tracks.pop(request, None)
+        if track is not None:
+            track.proposer.close()
