@@ -12,16 +12,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from llmx.config import EngineConfig
-from llmx.errors import LlmxError, QueueFull, QueueTimeout
+from llmx.errors import LlmxError
 from llmx_server.auth import ApiKeyGuard
 from llmx_server.chat_forms import ChatForms
 from llmx_server.error_shapes import in_shape
 from llmx_server.errors import JsonResponse, error_body, failure_body, failure_status
 from llmx_server.metrics import Metrics
 from llmx_server.request_id import RequestId
-from llmx_server.routes import chat, completions, messages, models, ops, tokenize
+from llmx_server.routes import chat, chat_socket, completions, messages, models, ops, tokenize
 from llmx_server.serving import Phase, Serving
+from llmx_server.socket_guard import SameOrigin
 from llmx_server.version import version
+from llmx_server.web import page
 
 if TYPE_CHECKING:
     from llmx.engine.async_engine import AsyncEngine
@@ -42,7 +44,7 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, phase: Phase = "rea
     if phase == "ready":
         serving.metrics.name_model(serving.model_names[0], engine.info)
     app.state.serving = serving
-    for module in (completions, chat, messages, models, tokenize, ops):
+    for module in (completions, chat, chat_socket, messages, models, tokenize, ops, page):
         app.include_router(module.router)
     app.add_exception_handler(LlmxError, _on_llmx_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -51,6 +53,7 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, phase: Phase = "rea
     if config.server.api_keys:
         refused = partial(serving.metrics.rejected, "invalid_api_key")
         app.add_middleware(ApiKeyGuard, keys=config.server.api_keys, root_path=config.server.root_path, on_refused=refused)
+    app.add_middleware(SameOrigin)
     app.add_middleware(RequestId)
     return app
 
@@ -58,18 +61,10 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, phase: Phase = "rea
 async def _on_llmx_error(request: Request, error: Exception) -> Response:
     status, headers = failure_status(error)
     body = failure_body(error)
-    _count(request, error, body["error"]["code"])
+    request.app.state.serving.metrics.refused(error, body["error"]["code"])
     if status >= 500:
         _log.warning("%s %s: %s", request.method, request.url.path, error)
     return JsonResponse(in_shape(request.url.path, status, body), status_code=status, headers=headers)
-
-
-def _count(request: Request, error: Exception, code: str | None) -> None:
-    """A request that was refused: /metrics says why."""
-    limit = None
-    if isinstance(error, QueueFull) and not isinstance(error, QueueTimeout):
-        limit = "max_num_queued_tokens" if "--max-num-queued-tokens" in str(error) else "max_num_queued_reqs"
-    request.app.state.serving.metrics.rejected(code or "invalid_request", limit)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from llmx.errors import RequestError
 from llmx_server.errors import BodyTooLarge
 
-__all__ = ["MAX_BODY_BYTES", "read_body", "shorten"]
+__all__ = ["MAX_BODY_BYTES", "as_model", "read_body", "shorten"]
 
 MAX_BODY_BYTES = 32 * 2**20  # far above any prompt that fits a context, far below what hurts
 _SHOWN = 80  # characters of a value that an error message repeats
@@ -35,6 +35,11 @@ async def read_body(request: Request, model: type[M]) -> M:
         raise RequestError(f"the body is not valid JSON: {str(error)[:200]}") from error
     if not isinstance(value, dict):
         raise RequestError(f"the body is a JSON {_json_type(value)}: it must be an object")
+    return as_model(value, model)
+
+
+def as_model(value: dict[str, Any], model: type[M]) -> M:
+    """A JSON object as `model`. Raises RequestError for a field that breaks its type."""
     try:
         return model.model_validate({name: item for name, item in value.items() if item is not None})
     except ValidationError as error:

@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from llmx_server.answer_form import AnswerForm
 from llmx_server.jobs import Job, make_job
+from llmx_server.protocol.api_fields import CHAT
 from llmx_server.protocol.chat import ChatRequest
+from llmx_server.protocol.extra_fields import check_extra
+from llmx_server.protocol.usage import response_head
 from llmx_server.serving import Serving
 
-__all__ = ["chat_job"]
+__all__ = ["Chat", "chat_job", "open_chat"]
+
+
+@dataclass(slots=True, frozen=True)
+class Chat:
+    """A body of /v1/chat/completions, checked: what runs and what its answers share."""
+
+    job: Job
+    form: AnswerForm
+    head: dict[str, Any]
+    phrases: list[str]  # what is ignored, for the Warning header
+    beside: dict[str, Any]  # what the answer tells of the prompt
+
+
+async def open_chat(serving: Serving, body: ChatRequest, kind: str) -> Chat:
+    """Check a body. kind: the `object` of its answers. Raises RequestError."""
+    model = serving.model_name(body.model)
+    phrases = [*check_extra(CHAT, body.model_extra), *body.without_effect()]
+    body.usage_in_stream()
+    job, form, more = await chat_job(serving, body)
+    beside: dict[str, Any] = {"prompt_token_ids": job.token_ids} if body.return_token_ids else {}
+    if body.return_prompt_text:
+        beside["prompt_text"] = job.text
+    return Chat(job, form, response_head("chatcmpl", kind, model, serving.fingerprint, **body.head_fields()), [*phrases, *more], beside)
 
 
 async def chat_job(serving: Serving, body: ChatRequest) -> tuple[Job, AnswerForm, list[str]]:

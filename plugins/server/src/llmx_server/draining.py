@@ -41,6 +41,7 @@ def signals(server: uvicorn.Server, serving: Serving) -> Iterator[asyncio.Event]
         else:
             _log.info("%s: no new requests, running ones may finish for %g s", name, serving.config.server.drain_timeout_s)
             serving.phase = "draining"
+            serving.leaving.set()
         asked.set()
 
     handled = (signal.SIGTERM, signal.SIGINT)

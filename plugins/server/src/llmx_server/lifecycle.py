@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _KEEP_ALIVE_S = 75  # idle connections: longer than common clients and proxies keep theirs, so that they close first
+_MAX_MESSAGE_BYTES = 4 * 2**20  # of a WebSocket: it is read before a key is seen
 _LAST_BYTES_S = 5  # for the ends of answers to reach their clients once nothing runs any more
 
 
@@ -97,6 +98,8 @@ def _uvicorn_config(app: object, config: EngineConfig) -> uvicorn.Config:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_LAST_BYTES_S,
         http=reader_protocol(config.server.reader_timeout_s),
+        ws_max_size=_MAX_MESSAGE_BYTES,
+        ws_per_message_deflate=False,  # messages are a token each
         backlog=BACKLOG,
     )
 

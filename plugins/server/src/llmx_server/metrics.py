@@ -12,8 +12,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from llmx.engine.outputs import EngineStats, RequestMetrics, RequestOutput
+from llmx.errors import QueueFull, QueueTimeout
 from llmx.sampling_params import SamplingParams
 from llmx_server.engine_metrics import EngineCollector
+from llmx_server.recent import Recent
 
 if TYPE_CHECKING:
     from llmx.engine.messages import EngineInfo
@@ -62,6 +64,7 @@ class Metrics:
         self._admission = self._counter("admission_rejections", "Requests that were refused because a queue is full, by the limit", "reason")
         self._by_source = self._counter("prompt_tokens_by_source", "Prompt tokens of finished requests: computed, or found in the prefix cache", "source")
         self._cached = self._counter("prompt_tokens_cached", "Prompt tokens of finished requests that the prefix cache had")
+        self.recent = {"first_token": Recent(), "between_tokens": Recent(), "whole_answer": Recent()}  # seconds
         self.name_model(model_name)
 
     def name_model(self, model_name: str, info: EngineInfo | None = None) -> None:
@@ -81,14 +84,17 @@ class Metrics:
     def first_token(self, seconds: float) -> None:
         """Records the time to the first token."""
         self._first_token.labels(self._model_name).observe(seconds)
+        self.recent["first_token"].add(seconds)
 
     def next_token(self, seconds: float) -> None:
         """Records the time between two tokens."""
         self._between_tokens.labels(self._model_name).observe(seconds)
+        self.recent["between_tokens"].add(seconds)
 
     def finished(self, output: RequestOutput, params: SamplingParams, seconds: float) -> None:
         """Records a request that ran to its end, `seconds` after its arrival."""
         name = self._model_name
+        self.recent["whole_answer"].add(seconds)
         for key, value in _values(output, params, seconds).items():
             self._per_request[key].labels(name).observe(value)
         cached = output.num_cached_tokens
@@ -103,6 +109,13 @@ class Metrics:
         self._failures.labels(self._model_name, reason).inc()
         if reason == "abort":
             self._success.labels(self._model_name, reason).inc()
+
+    def refused(self, error: Exception, code: str | None) -> None:
+        """Records a request that an error with this code ended before it ran."""
+        limit = None
+        if isinstance(error, QueueFull) and not isinstance(error, QueueTimeout):
+            limit = "max_num_queued_tokens" if "--max-num-queued-tokens" in str(error) else "max_num_queued_reqs"
+        self.rejected(code or "invalid_request", limit)
 
     def rejected(self, code: str, queue_limit: str | None = None) -> None:
         """Records a request that was answered with an error before it ran. queue_limit: the limit, when a queue is full."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from llmx.config import EngineConfig
 from llmx.errors import EngineDead, ModelNotFound, RequestError
@@ -38,6 +38,7 @@ class Serving:
     make_forms: Callable[[AsyncEngine, EngineConfig], ChatForms]
     phase: Phase = "ready"
     started: int = field(default_factory=lambda: int(time.time()))  # unix time; `created` of the models
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)  # set when the server begins to drain
     _forms: ChatForms | None = None
 
     @property
@@ -102,7 +103,7 @@ class Serving:
             raise EngineDead(reason)
 
 
-def serving_of(request: Request) -> Serving:
-    """The Serving of the application that handles `request`."""
+def serving_of(request: HTTPConnection) -> Serving:
+    """The Serving of the application that handles a request or a WebSocket."""
     serving: Serving = request.app.state.serving
     return serving

@@ -10,17 +10,16 @@ from starlette.responses import Response
 from llmx_server.answer_form import AnswerForm, CallIds, finish_reason, message_of
 from llmx_server.body import read_body
 from llmx_server.chat_chunks import chat_events
-from llmx_server.chat_job import chat_job
+from llmx_server.chat_job import open_chat
 from llmx_server.disconnect import until_disconnect
 from llmx_server.errors import JsonResponse
 from llmx_server.frames import Frames
 from llmx_server.generation import Answers, collect
-from llmx_server.jobs import Job
 from llmx_server.protocol.api_fields import CHAT
 from llmx_server.protocol.chat import ChatRequest, chat_choice
-from llmx_server.protocol.extra_fields import check_extra, warning_header
+from llmx_server.protocol.extra_fields import warning_header
 from llmx_server.protocol.logprobs import prompt_logprobs
-from llmx_server.protocol.usage import response_head, usage_of
+from llmx_server.protocol.usage import usage_of
 from llmx_server.schema import json_body
 from llmx_server.serving import serving_of
 from llmx_server.sse import EventStream
@@ -36,17 +35,13 @@ async def create_chat_completion(request: Request) -> Response:
     serving = serving_of(request)
     serving.check_ready()
     body = await read_body(request, ChatRequest)
-    model = serving.model_name(body.model)
-    phrases = [*check_extra(CHAT, body.model_extra), *body.without_effect()]
-    usage_at_end, _ = body.usage_in_stream()
-    job, form, more = await chat_job(serving, body)
-    headers = warning_header([*phrases, *more])
-    kind = "chat.completion.chunk" if body.stream else "chat.completion"
-    head = response_head("chatcmpl", kind, model, serving.fingerprint, **body.head_fields())
+    chat = await open_chat(serving, body, "chat.completion.chunk" if body.stream else "chat.completion")
+    headers = warning_header(chat.phrases)
     if body.stream:
-        return EventStream(chat_events(serving, body, job, form, Frames(head, with_usage=usage_at_end), _of_prompt(body, job)), headers)
-    answers = (await until_disconnect(request.receive, collect(serving, [job])))[0]
-    return JsonResponse({**head, **_whole(body, answers, form), **_of_prompt(body, job)}, headers=headers)
+        frames = Frames(chat.head, with_usage=body.usage_in_stream()[0])
+        return EventStream(chat_events(serving, body, chat.job, chat.form, frames, chat.beside), headers)
+    answers = (await until_disconnect(request.receive, collect(serving, [chat.job])))[0]
+    return JsonResponse({**chat.head, **_whole(body, answers, chat.form), **chat.beside}, headers=headers)
 
 
 def _whole(body: ChatRequest, answers: Answers, form: AnswerForm) -> dict[str, Any]:
@@ -62,8 +57,3 @@ def _whole(body: ChatRequest, answers: Answers, form: AnswerForm) -> dict[str, A
     if body.prompt_logprobs is not None and answers.output:
         whole["prompt_logprobs"] = prompt_logprobs(answers.output.prompt_logprobs, body.prompt_logprobs)
     return whole
-
-
-def _of_prompt(body: ChatRequest, job: Job) -> dict[str, Any]:
-    told: dict[str, Any] = {"prompt_token_ids": job.token_ids} if body.return_token_ids else {}
-    return {**told, "prompt_text": job.text} if body.return_prompt_text else told

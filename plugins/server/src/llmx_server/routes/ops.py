@@ -1,14 +1,16 @@
-"""GET /health, /ready, /version and /metrics."""
+"""GET /health, /ready, /version, /metrics and /engine/state."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from llmx.engine.outputs import EngineStats
 from llmx.errors import EngineDead
+from llmx_server.engine_state import engine_state
 from llmx_server.errors import RETRY_AFTER_S, JsonResponse
 from llmx_server.metrics import CONTENT_TYPE_LATEST
-from llmx_server.serving import serving_of
+from llmx_server.serving import Serving, serving_of
 from llmx_server.version import version
 
 __all__ = ["router"]
@@ -48,13 +50,24 @@ async def show_version() -> Response:
 async def metrics(request: Request) -> Response:
     """Prometheus metrics as text."""
     serving = serving_of(request)
-    stats = None
-    if serving.phase != "loading":
-        try:
-            stats = await serving.engine.stats()
-        except EngineDead:
-            stats = None  # what the server itself has seen is still worth a scrape; /health tells of the engine
-    return Response(serving.metrics.render(stats), headers={"content-type": CONTENT_TYPE_LATEST})
+    return Response(serving.metrics.render(await _stats(serving)), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+@router.get("/engine/state")
+async def state(request: Request) -> Response:
+    """What the engine does now, as JSON, every KV block included."""
+    serving = serving_of(request)
+    return JsonResponse(engine_state(serving, await _stats(serving, kv_map=True)), headers={"cache-control": "no-store"})
+
+
+async def _stats(serving: Serving, *, kv_map: bool = False) -> EngineStats | None:
+    """None while the engine loads or is dead: what the server itself has seen is still worth a look; /health tells of the engine."""
+    if serving.phase == "loading":
+        return None
+    try:
+        return await serving.engine.stats(kv_map=kv_map)
+    except EngineDead:
+        return None
 
 
 def _unavailable(status: str, reason: str) -> Response:
