@@ -76,6 +76,7 @@ class Info:
     load_s: float = 0.1
     dtype: str = "float32"
     kv_dtype: str = "float32"
+    pooling: Any = None
 
 
 @dataclass

@@ -12,7 +12,8 @@ import asyncio
 import contextlib
 import itertools
 import sys
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -128,7 +129,19 @@ class AsyncEngine:
             raise RequestError(f"a request with id {request_id!r} is running already", field="request_id")
         text = prompt if isinstance(prompt, str) else None
         fresh = partial(OutputProcessor, request_id, text, ids, params, self.tokenizer)
-        running = self._running[request_id] = Running(Add(request_id, ids, params, priority, cache_salt), fresh, replay=replay)
+        async with aclosing(self.follow(Add(request_id, ids, params, priority, cache_salt), fresh, timeout_s=timeout_s, replay=replay)) as outputs:
+            async for output in outputs:
+                yield output
+
+    async def follow(self, message: Add, fresh: Callable[[], Any], *, timeout_s: float | None = None, replay: bool = False) -> AsyncGenerator[Any, None]:
+        """Send a request and give its outputs as they come; fresh: makes their empty OutputProcessor or PoolingProcessor. Else as `generate`."""
+        if self._draining:
+            raise EngineDead("the server is shutting down and takes no new requests")
+        self._check_room()
+        await self._life.until_up()
+        if (request_id := message.id) in self._running:
+            raise RequestError(f"a request with id {request_id!r} is running already", field="request_id")
+        running = self._running[request_id] = Running(message, fresh, replay=replay)
         if timeout_s is not None:
             running.expire_after(timeout_s)
         try:

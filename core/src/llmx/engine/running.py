@@ -10,6 +10,7 @@ from typing import Any
 from llmx import errors
 from llmx.engine.messages import Abort, Add, Rejected, SeqOutput
 from llmx.engine.output_processor import OutputProcessor
+from llmx.engine.pooling_outputs import PoolingProcessor
 from llmx.errors import QueueFull, RequestError, RequestFailed, RequestTimeout
 
 __all__ = ["Running", "request_error"]
@@ -20,13 +21,13 @@ _log = logging.getLogger("llmx.engine")
 class Running:
     """What was sent for a request, its outputs so far, and the flag that wakes its consumer.
 
-    fresh: makes an empty OutputProcessor. replay: the consumer shows nothing before the end, so the request can be sent
+    fresh: makes an empty OutputProcessor, or PoolingProcessor. replay: the consumer shows nothing before the end, so the request can be sent
     anew although tokens have come.
     """
 
     __slots__ = ("error", "fresh", "gone", "message", "processor", "replay", "retried", "started", "wake", "_timer")
 
-    def __init__(self, message: Add, fresh: Callable[[], OutputProcessor], *, replay: bool = False) -> None:
+    def __init__(self, message: Add, fresh: Callable[[], OutputProcessor | PoolingProcessor], *, replay: bool = False) -> None:
         self.message = message
         self.fresh = fresh
         self.processor = fresh()

@@ -10,8 +10,11 @@ from llmx.tokens.vocabulary import Vocabulary
 __all__ = ["encode_texts"]
 
 
-def encode_texts(vocabulary: Vocabulary, text: str, pair: str | None, most: int | None, side: Literal["left", "right"]) -> tuple[list[int], int]:
+def encode_texts(
+    vocabulary: Vocabulary, text: str, pair: str | None, most: int | None, side: Literal["left", "right"], each: tuple[int, int] = (0, 0)
+) -> tuple[list[int], int]:
     """(token ids, where the second text begins by token type; -1 without types). most: tokens in all; the longer text is cut first.
+    each: tokens of either text, 0: no limit.
 
     Raises RequestError for a text that is not Unicode, and for a limit that leaves no room for a text.
     """
@@ -20,6 +23,9 @@ def encode_texts(vocabulary: Vocabulary, text: str, pair: str | None, most: int 
         parts = [backend.encode(one, add_special_tokens=False) for one in (text, pair) if one is not None]
     except (UnicodeEncodeError, TypeError) as error:
         raise RequestError(f"the text is not valid Unicode: {error}") from error
+    for part, limit in zip(parts, each, strict=False):
+        if limit:
+            part.truncate(limit, direction=side)
     if most is not None:
         room = most - backend.num_special_tokens_to_add(pair is not None)
         if room < 1:

@@ -61,15 +61,17 @@ class Tokenizer:
         tail = [self.eos_ids[0]] if vocabulary.add_eos and self.eos_ids else []
         return [*head, *ids, *tail]
 
-    def encode_texts(self, text: str, pair: str | None = None, *, most: int | None = None, side: Literal["left", "right"] = "right") -> tuple[list[int], int]:
+    def encode_texts(
+        self, text: str, pair: str | None = None, *, most: int | None = None, side: Literal["left", "right"] = "right", each: tuple[int, int] = (0, 0)
+    ) -> tuple[list[int], int]:
         """(token ids with special tokens, where the second text begins by token type or -1): as models of the BERT family read them.
 
-        most: tokens in all; what is longer is cut at `side`, special tokens stay. Raises RequestError as `encode` does.
+        most: tokens in all, each: of either text (0: no limit); what is longer is cut at `side`, special tokens stay. Raises RequestError as `encode` does.
         """
         if pair is None and (self._vocabulary.add_bos is not None or self._vocabulary.add_eos is not None):
             ids = self.encode(text)
             return (ids if most is None else ids[:most] if side == "right" else ids[-most:]), -1
-        return encode_texts(self._vocabulary, text, pair, most, side)
+        return encode_texts(self._vocabulary, text, pair, most, side, each)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True, *, at_start: bool = True) -> str:
         """Text of the ids, bytes that are no UTF-8 as U+FFFD; nothing is cleaned up.

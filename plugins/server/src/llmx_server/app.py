@@ -20,6 +20,7 @@ from llmx_server.errors import JsonResponse, error_body, failure_body, failure_s
 from llmx_server.metrics import Metrics
 from llmx_server.request_id import RequestId
 from llmx_server.routes import chat, chat_socket, completions, messages, models, ops, tokenize
+from llmx_server.routes.pooled import router as pooled
 from llmx_server.serving import Phase, Serving
 from llmx_server.socket_guard import SameOrigin
 from llmx_server.version import version
@@ -46,6 +47,7 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, phase: Phase = "rea
     app.state.serving = serving
     for module in (completions, chat, chat_socket, messages, models, tokenize, ops, page):
         app.include_router(module.router)
+    app.include_router(pooled)
     app.add_exception_handler(LlmxError, _on_llmx_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)

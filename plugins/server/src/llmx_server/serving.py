@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from starlette.requests import HTTPConnection
 
 from llmx.config import EngineConfig
+from llmx.engine.pooling import check_pooling
 from llmx.errors import EngineDead, ModelNotFound, RequestError
 from llmx_server.body import shorten
 from llmx_server.errors import NotReady
@@ -58,6 +59,11 @@ class Serving:
             raise NotReady("the model is still loading: try again when /ready answers 200")
         if self.phase == "draining":
             raise NotReady("the server is shutting down and takes no new requests")
+
+    def check_generates(self) -> None:
+        """Raise NotReady while requests cannot be taken, RequestError where the model gives no text."""
+        self.check_ready()
+        check_pooling(self.engine.info.pooling, None)
 
     def model_name(self, asked: str | None) -> str:
         """The name to answer with. Raises ModelNotFound for one that is not served; none means the default."""

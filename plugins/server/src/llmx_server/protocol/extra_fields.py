@@ -5,23 +5,26 @@ Nothing that a client asked for is dropped silently; api_fields has the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from llmx.errors import RequestError
 from llmx_server.body import shorten
-from llmx_server.protocol.api_fields import Route, field_of, is_known, nearest
+from llmx_server.protocol.api_fields import ApiField, Route, field_of, is_known, nearest
 
 __all__ = ["check_extra", "warning_header"]
 
 _MAX_NAMED = 10  # fields that the header names
 
 
-def check_extra(route: Route, extra: Mapping[str, Any] | None) -> list[str]:
-    """What a Warning must say, one phrase per field. Raises RequestError for a known field that asks for what is not supported."""
+def check_extra(route: Any, extra: Mapping[str, Any] | None, find: Callable[[Any, str], ApiField | None] = field_of) -> list[str]:
+    """What a Warning must say, one phrase per field. Raises RequestError for a known field that asks for what is not supported.
+
+    find: the table that the route's fields stand in.
+    """
     phrases: list[str] = []
     for name, value in (extra or {}).items():
-        field = field_of(route, name)
+        field = find(route, name)
         if field is None or field.state == "works":  # works: of /v1/chat/completions, where another route asks
             why = _why(route, name) if len(phrases) < _MAX_NAMED else ""  # what no header shows needs no search
             phrases.append(f"{name[:40]} ({why})")

@@ -13,7 +13,7 @@ from llmx.sampling_params import SamplingParams
 from llmx_server.body import shorten
 from llmx_server.protocol.structured import structured_params
 
-__all__ = ["MAX_LOGPROBS", "MAX_STOPS", "SamplingFields", "within_logprob_limit"]
+__all__ = ["MAX_LOGPROBS", "MAX_STOPS", "SamplingFields", "checked_request_id", "checked_salt", "within_logprob_limit"]
 
 MAX_LOGPROBS = 20  # OpenAI's limit for top_logprobs
 MAX_STOPS = 4  # OpenAI's limit for stop
@@ -45,6 +45,20 @@ _SAME_NAME = (
     "truncation_side",
     "priority",
 )
+
+
+def checked_salt(salt: str | None) -> str:
+    """A cache_salt, "" for none. Raises RequestError for one that is too long."""
+    if len(salt or "") > MAX_SALT:
+        raise RequestError(f"cache_salt has {len(salt or '')} characters: at most {MAX_SALT} are allowed", field="cache_salt")
+    return salt or ""
+
+
+def checked_request_id(name: str) -> str:
+    """A request_id. Raises RequestError for one that is no name."""
+    if not _REQUEST_ID.fullmatch(name):
+        raise RequestError(f"request_id is {shorten(name)}: it must be 1 to 128 printable ASCII characters", field="request_id")
+    return name
 
 
 class SamplingFields(BaseModel):
@@ -117,18 +131,13 @@ class SamplingFields(BaseModel):
 
     def salt(self) -> str:
         """What keeps this request's prefix-cache entries apart from others', "" for none. Raises RequestError when it is too long."""
-        salt = self.cache_salt or ""
-        if len(salt) > MAX_SALT:
-            raise RequestError(f"cache_salt has {len(salt)} characters: at most {MAX_SALT} are allowed", field="cache_salt")
-        return salt
+        return checked_salt(self.cache_salt)
 
     def head_fields(self) -> dict[str, Any]:
         """What the request says about its answer's head: {"request_id": ...} and {"service_tier": ...} where given. Raises RequestError."""
         fields = {}
         if self.request_id is not None:
-            if not _REQUEST_ID.fullmatch(self.request_id):
-                raise RequestError(f"request_id is {shorten(self.request_id)}: it must be 1 to 128 printable ASCII characters", field="request_id")
-            fields["request_id"] = self.request_id
+            fields["request_id"] = checked_request_id(self.request_id)
         if self.service_tier is not None:
             if self.service_tier not in _TIERS:
                 raise RequestError(f"service_tier is {shorten(self.service_tier)}: it must be one of {', '.join(_TIERS)}", field="service_tier")

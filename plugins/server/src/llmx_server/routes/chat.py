@@ -33,7 +33,7 @@ router = APIRouter()
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     serving = serving_of(request)
-    serving.check_ready()
+    serving.check_generates()
     body = await read_body(request, ChatRequest)
     chat = await open_chat(serving, body, "chat.completion.chunk" if body.stream else "chat.completion")
     headers = warning_header(chat.phrases)

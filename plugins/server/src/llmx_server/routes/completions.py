@@ -29,7 +29,7 @@ router = APIRouter()
 async def create_completion(request: Request) -> Response:
     """Continue one or several prompts."""
     serving = serving_of(request)
-    serving.check_ready()
+    serving.check_generates()
     body = await read_body(request, CompletionRequest)
     model = serving.model_name(body.model)
     headers = warning_header([*check_extra(COMPLETIONS, body.model_extra), *body.without_effect()])

@@ -30,7 +30,7 @@ router = APIRouter()
 async def create_message(request: Request) -> Response:
     """Answer a conversation, Anthropic's way."""
     serving = serving_of(request)
-    serving.check_ready()
+    serving.check_generates()
     body = await read_body(request, MessagesRequest)
     model = serving.model_name(body.model)
     job, form, phrases = await chat_job(serving, body.chat())

@@ -1,0 +1,92 @@
+"""POST /v1/embeddings, /pooling and /classify: something for each text."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from llmx.errors import RequestError
+from llmx.pooling_params import PoolingParams
+from llmx_server.body import read_body, shorten
+from llmx_server.errors import JsonResponse
+from llmx_server.pooling_jobs import pooling_config, run_jobs, text_job, token_usage
+from llmx_server.protocol.extra_fields import check_extra, warning_header
+from llmx_server.protocol.pooling import ClassifyRequest, EmbeddingRequest, InputFields, PoolingRequest
+from llmx_server.protocol.pooling_fields import pooling_field
+from llmx_server.protocol.pooling_routes import CLASSIFY, EMBEDDINGS, POOLING
+from llmx_server.protocol.usage import response_head
+from llmx_server.schema import json_body
+from llmx_server.serving import Serving, serving_of
+
+__all__ = ["encoded", "router"]
+
+router = APIRouter()
+
+
+@router.post(EMBEDDINGS, openapi_extra=json_body(EmbeddingRequest))
+async def create_embeddings(request: Request) -> Response:
+    """The vector of each text."""
+    serving = serving_of(request)
+    serving.check_ready()
+    body = await read_body(request, EmbeddingRequest)
+    params = body.params("embed", body.dimensions)
+    pooling_config(serving, params)
+    return await _each(request, serving, body, params, EMBEDDINGS, ("embd", "embedding", "embedding"))
+
+
+@router.post(POOLING, openapi_extra=json_body(PoolingRequest))
+async def create_pooling(request: Request) -> Response:
+    """What the model gives for each text: a vector, scores, or one of these per token."""
+    serving = serving_of(request)
+    serving.check_ready()
+    body = await read_body(request, PoolingRequest)
+    params = body.params(body.task, body.dimensions)
+    pooling_config(serving, params)
+    return await _each(request, serving, body, params, POOLING, ("pool", "pooling", "data"))
+
+
+@router.post(CLASSIFY, openapi_extra=json_body(ClassifyRequest))
+async def create_classification(request: Request) -> Response:
+    """The label of each text, and a number for every label."""
+    serving = serving_of(request)
+    serving.check_ready()
+    body = await read_body(request, ClassifyRequest)
+    params = body.params("classify")
+    labels = pooling_config(serving, params).labels
+
+    def entry(index: int, data: np.ndarray) -> dict[str, Any]:
+        return {"index": index, "label": labels[int(data.argmax())], "probs": data.tolist(), "num_classes": len(labels)}
+
+    return await _answer(request, serving, body, params, CLASSIFY, ("classify", "list", entry))
+
+
+async def _each(request: Request, serving: Serving, body: EmbeddingRequest, params: PoolingParams, route: Any, names: tuple[str, str, str]) -> Response:
+    prefix, kind, key = names
+    encoding = body.encoding_format
+    if encoding not in ("float", "base64"):
+        raise RequestError(f"encoding_format is {shorten(encoding)}: it must be float or base64", field="encoding_format")
+
+    def entry(index: int, data: np.ndarray) -> dict[str, Any]:
+        return {"index": index, "object": kind, key: encoded(data, encoding)}
+
+    return await _answer(request, serving, body, params, route, (prefix, "list", entry))
+
+
+async def _answer(request: Request, serving: Serving, body: InputFields, params: PoolingParams, route: Any, shape: tuple[str, str, Any]) -> Response:
+    prefix, kind, entry = shape
+    model = serving.model_name(body.model)
+    headers = warning_header(check_extra(route, body.model_extra, pooling_field))
+    head = response_head(prefix, kind, model, serving.fingerprint, **body.named())
+    jobs = [await text_job(serving, text, params, f"input[{i}]", special=body.add_special_tokens) for i, text in enumerate(body.inputs())]
+    outputs = await run_jobs(request, serving, body, jobs)
+    data = [entry(index, output.outputs.data) for index, output in enumerate(outputs)]
+    return JsonResponse({**head, "data": data, "usage": token_usage(outputs)}, headers=headers)
+
+
+def encoded(data: np.ndarray, encoding: str) -> Any:
+    """Numbers, or their little-endian float32 bytes as base64."""
+    return data.tolist() if encoding == "float" else base64.b64encode(data.astype("<f4").tobytes()).decode()
