@@ -44,7 +44,7 @@ class StepCost:
             at -= 1
         expected = self.of(rows)
         ratio = min(max(cost / expected, 0.5), 2.0) if expected > 0 else 1.0
-        self._costs[at] *= 1.0 + 0.05 * (ratio - 1.0)
+        self._costs[at] *= 1.0 + 0.1 * (ratio - 1.0)
 
     def of(self, rows: int) -> float:
         """The cost of a step; before anything was measured a row adds a quarter of the first one."""

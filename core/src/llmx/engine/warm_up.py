@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 from llmx.engine.engine import Engine
 from llmx.engine.messages import Add
 from llmx.pooling_params import PoolingParams
 from llmx.sampling_params import SamplingParams
+from llmx.sched.drafting import Drafting
 
 __all__ = ["measure"]
 
 _PROMPT = 128  # tokens: enough that the cost per token dominates
 _NEW = 4
+_ROWS = (1, 2, 4, 8, 16)  # decode rows whose cost drafting asks for
+_ROW_STEPS = 6  # steps of each, of which the shortest counts
+_ROWS_S = 1.0  # seconds after which no further one is measured
 
 
 def measure(engine: Engine) -> float:
@@ -26,6 +32,28 @@ def measure(engine: Engine) -> float:
     engine.add(Add("warm-up", [1 + i % (engine.vocab_size - 1) for i in range(length)], params, pooling=pooling))
     while engine.has_work:
         engine.step()
+    if engine.scheduler.drafting is not None:
+        _measure_rows(engine, engine.scheduler.drafting)
     engine.accounting.reset()
     budget = engine.scheduler.budget
     return (budget.prefill_token_us or 0.0) * budget.max_tokens / 1e6
+
+
+def _measure_rows(engine: Engine, drafting: Drafting) -> None:
+    """What a step with more decode rows costs, so that drafts are made where their rows are cheap. Stops early where steps are long."""
+    drafting.enabled, began, stats = False, monotonic(), engine.accounting.stats
+    params = SamplingParams(temperature=0.0, max_tokens=1 + _ROW_STEPS, ignore_eos=True, seed=0)
+    for rows in _ROWS:
+        if rows > min(engine.executor.limits.max_requests, engine.scheduler.budget.max_tokens // 2) or monotonic() - began > _ROWS_S:
+            break
+        for index in range(rows):
+            engine.add(Add(f"warm-up-{index}", [1 + index % (engine.vocab_size - 1), 1], params))
+        times = []
+        while engine.has_work:
+            before = stats.step_tokens, stats.forward_us + stats.sample_us
+            engine.step()
+            if stats.step_tokens - before[0] == rows:
+                times.append(stats.forward_us + stats.sample_us - before[1])
+        if times and min(times) > 0:
+            drafting.cost.set(rows, float(min(times)))
+    drafting.enabled = True

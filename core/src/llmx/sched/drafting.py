@@ -17,6 +17,7 @@ from llmx.sched.step_builder import StepBuilder
 
 __all__ = ["Drafting"]
 
+_EXPLORE = 16  # of so many steps with drafts one takes longer ones
 _AT_BEST = 0.98  # when even drafts that are right so often do not pay, none are made
 
 
@@ -49,7 +50,7 @@ class Drafting:
 
     def reset(self) -> None:
         """Counters back to zero, and what is known of acceptance forgotten."""
-        self._all = Acceptance()
+        self._all, self._planned = Acceptance(), 0
         self.num_drafts = self.num_draft_tokens = 0  # requests' steps with drafts, and the drafts
         self.accepted_per_position = [0] * self._num_tokens
 
@@ -74,7 +75,7 @@ class Drafting:
         if not offers:
             return
         chances = [(offer.track.acceptance.rates[offer.kind], len(offer.tokens)) for offer in offers]
-        lengths = [count for _, count in chances] if self.fixed else best_lengths(chances, len(rows), self.cost)
+        lengths = self._lengths(chances, len(rows))
         for offer, length in zip(offers, lengths, strict=True):
             if not length:  # now and then one is tried, or nobody would notice that an answer begins to repeat
                 offer.track.acceptance.tried(offer.kind)
@@ -83,6 +84,17 @@ class Drafting:
                 build.draft(offer.request, offer.tokens[:count])
                 offer.track.flying = offer.kind, count
                 room -= count
+
+    def _lengths(self, chances: list[tuple[float, int]], rows: int) -> list[int]:
+        """How many drafts of each offer to take. Now and then as many as are more likely right than wrong, so that the cost of more rows stays known."""
+        if self.fixed:
+            return [count for _, count in chances]
+        lengths = best_lengths(chances, rows, self.cost)
+        if any(lengths):
+            self._planned += 1
+            if self._planned % _EXPLORE == 0:
+                return [count if chance**count > 0.5 else length for length, (chance, count) in zip(lengths, chances, strict=True)]
+        return lengths
 
     def _offer(self, request: Request) -> _Offer | None:
         """A guess for the request, without what cannot be accepted: past its longest answer, or from a stop token on."""
