@@ -9,17 +9,18 @@ from typing import Any
 import httpx
 import pytest
 
-from llmx_server.protocol.api_fields import CHAT, COMPLETIONS, FIELDS, ApiField, Route
+from llmx_server.protocol.api_fields import CHAT, COMPLETIONS, FIELDS, RESPONSES, ApiField, Route
 from llmx_server.protocol.chat import ChatRequest
 from llmx_server.protocol.completions import CompletionRequest
+from llmx_server.protocol.responses import ResponsesRequest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/api-fields.md"
-MODELS = {CHAT: ChatRequest, COMPLETIONS: CompletionRequest}
-BODIES: dict[Route, dict[str, Any]] = {CHAT: {"messages": [{"role": "user", "content": "hi"}]}, COMPLETIONS: {"prompt": "hi"}}
+MODELS = {CHAT: ChatRequest, COMPLETIONS: CompletionRequest, RESPONSES: ResponsesRequest}
+BODIES: dict[Route, dict[str, Any]] = {CHAT: {"messages": [{"role": "user", "content": "hi"}]}, COMPLETIONS: {"prompt": "hi"}, RESPONSES: {"input": "hi"}}
 HEAD = """# Body fields
 
-What `POST /v1/chat/completions` and `POST /v1/completions` do with each field that clients of such servers send. This page is made from
+What `POST /v1/chat/completions`, `POST /v1/completions` and `POST /v1/responses` do with each field that clients of such servers send. This page is made from
 [api_fields.py](../plugins/server/src/llmx_server/protocol/api_fields.py) by `python -m pytest tests/server/test_field_table.py --write-docs`.
 
 - **works**: it does what the line says; a value out of range is a 400 that names the field, the value and the range.
@@ -29,8 +30,8 @@ What `POST /v1/chat/completions` and `POST /v1/completions` do with each field t
 
 `null` is the same as leaving a field out. Fields that OpenAI's API has mean here what they mean there.
 
-| field | chat | completions | what |
-|---|---|---|---|
+| field | chat | completions | responses | what |
+|---|---|---|---|---|
 """
 
 
@@ -40,7 +41,7 @@ def page() -> str:
     for name in names:
         mine = {route: field for field in FIELDS if field.name == name for route in field.routes}
         what = " / ".join(dict.fromkeys(_what(field) for field in mine.values()))
-        lines.append(f"| `{name}` | {_state(mine.get(CHAT))} | {_state(mine.get(COMPLETIONS))} | {what} |\n")
+        lines.append(f"| `{name}` | {' | '.join(_state(mine.get(route)) for route in MODELS)} | {what} |\n")
     return HEAD + "".join(lines)
 
 
@@ -51,6 +52,10 @@ def _state(field: ApiField | None) -> str:
 def _what(field: ApiField) -> str:
     neutral = f" (taken without a word: {', '.join(f'`{json.dumps(value)}`' for value in field.neutral)})" if field.neutral else ""
     return field.what.replace("|", "\\|") + neutral
+
+
+def said(answer: dict[str, Any]) -> Any:
+    return answer["choices"] if "choices" in answer else [item["content"] for item in answer["output"]]
 
 
 def cases(state: str) -> list[Any]:
@@ -91,7 +96,7 @@ async def test_refused_says_what_to_do(client: httpx.AsyncClient, route: Route, 
 async def test_ignored_says_so(client: httpx.AsyncClient, route: Route, field: ApiField) -> None:
     plain = (await client.post(route, json=BODIES[route])).json()
     response = await client.post(route, json={**BODIES[route], field.name: {"some": "value"}})
-    assert response.status_code == 200 and response.json()["choices"] == plain["choices"]
+    assert response.status_code == 200 and said(response.json()) == said(plain)
     assert response.headers["warning"] == f'299 llmx "ignored: {field.name} ({field.what})"'
     for value in (None, *field.neutral):
         assert "warning" not in (await client.post(route, json={**BODIES[route], field.name: value})).headers

@@ -112,6 +112,8 @@ class ServerConfig:
     drain_timeout_s: float = 30.0  # SIGTERM: running requests may finish for this long
     request_timeout_s: float | None = None  # from arrival to the end of the answer; longer ones end with 408 or an error event
     reader_timeout_s: float = 60.0  # a client that takes nothing of its answer for so long is cut off; 0: never
+    response_store_bytes: int = 64 * 2**20  # of /v1/responses, kept in memory; 0: none is kept
+    response_max_age_s: float = 3600.0  # since a response was last used
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,4 +188,12 @@ OPTIONS: tuple[Option, ...] = (
         "seconds in which a client must take some of its answer, or it is cut off; 0: no limit",
         server=True,
     ),
+    Option(
+        "response_store_bytes",
+        "server.response_store_bytes",
+        "bytes",
+        "memory for responses of /v1/responses that can be fetched and continued; 0: none is kept",
+        server=True,
+    ),
+    Option("response_max_age", "server.response_max_age_s", "float", "seconds that a response is kept after its last use", server=True),
 )

@@ -9,7 +9,7 @@ from typing import Any
 from llmx.answers.events import CallArguments, CallStart, Content, Event, Reasoning
 from llmx_server.answer_form import AnswerForm, CallIds
 from llmx_server.errors import failure_body, failure_status
-from llmx_server.frames import encode
+from llmx_server.frames import named
 from llmx_server.generation import Answers, stream
 from llmx_server.jobs import Job
 from llmx_server.protocol.anthropic import stop_of, usage_counts
@@ -17,11 +17,6 @@ from llmx_server.protocol.anthropic_errors import anthropic_error
 from llmx_server.serving import Serving
 
 __all__ = ["error_event", "message_events"]
-
-
-def named(data: Mapping[str, Any]) -> bytes:
-    """One event, named as its data says."""
-    return b"event: " + str(data["type"]).encode() + b"\ndata: " + encode(data) + b"\n\n"
 
 
 def error_event(error: Exception) -> bytes:

@@ -19,7 +19,8 @@ from llmx_server.error_shapes import in_shape
 from llmx_server.errors import JsonResponse, error_body, failure_body, failure_status
 from llmx_server.metrics import Metrics
 from llmx_server.request_id import RequestId
-from llmx_server.routes import chat, chat_socket, completions, messages, models, ops, tokenize
+from llmx_server.response_store import ResponseStore
+from llmx_server.routes import chat, chat_socket, completions, messages, models, ops, responses, tokenize
 from llmx_server.routes.pooled import router as pooled
 from llmx_server.serving import Phase, Serving
 from llmx_server.socket_guard import SameOrigin
@@ -45,7 +46,8 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, phase: Phase = "rea
     if phase == "ready":
         serving.metrics.name_model(serving.model_names[0], engine.info)
     app.state.serving = serving
-    for module in (completions, chat, chat_socket, messages, models, tokenize, ops, page):
+    app.state.responses = ResponseStore(config.server.response_store_bytes, config.server.response_max_age_s)
+    for module in (completions, chat, chat_socket, messages, responses, models, tokenize, ops, page):
         app.include_router(module.router)
     app.include_router(pooled)
     app.add_exception_handler(LlmxError, _on_llmx_error)

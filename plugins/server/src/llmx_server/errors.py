@@ -14,6 +14,7 @@ __all__ = [
     "BodyTooLarge",
     "GenerationFailed",
     "JsonResponse",
+    "NotFound",
     "NotReady",
     "error_body",
     "failure_body",
@@ -43,6 +44,12 @@ class NotReady(RequestError):
     """The engine is still loading, or the server is shutting down."""
 
     status = 503
+
+
+class NotFound(RequestError):
+    """What a path names is not here, or not here any more."""
+
+    status = 404
 
 
 class GenerationFailed(RequestError):
@@ -87,6 +94,7 @@ def _code(error: RequestError) -> str | None:
         (QueueFull, "queue_full"),
         (RequestTimeout, "request_timeout"),
         (RequestFailed, "internal_error"),
+        (NotFound, "not_found"),
         (NotReady, "not_ready"),
         (GenerationFailed, "generation_failed"),
         (BodyTooLarge, "body_too_large"),

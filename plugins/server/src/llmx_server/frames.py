@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Frames", "encode", "event"]
+__all__ = ["Frames", "encode", "event", "named"]
 
 encode = msgspec.json.encode
 
@@ -15,6 +15,11 @@ encode = msgspec.json.encode
 def event(data: Any) -> bytes:
     """One server-sent event with `data` as JSON."""
     return b"data: " + encode(data) + b"\n\n"
+
+
+def named(data: Mapping[str, Any]) -> bytes:
+    """One server-sent event, named as the type of its data."""
+    return b"event: " + str(data["type"]).encode() + b"\ndata: " + encode(data) + b"\n\n"
 
 
 class Frames:

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
 
-__all__ = ["CHAT", "COMPLETIONS", "FIELDS", "ApiField", "Route", "State", "field_of", "is_known", "nearest"]
+__all__ = ["ALL", "BOTH", "CHAT", "COMPLETIONS", "FIELDS", "RESPONSES", "ApiField", "Route", "State", "field_of", "is_known", "nearest"]
 
-Route = Literal["/v1/chat/completions", "/v1/completions"]
+Route = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
 State = Literal["works", "refused", "ignored"]
 CHAT: Route = "/v1/chat/completions"
 COMPLETIONS: Route = "/v1/completions"
+RESPONSES: Route = "/v1/responses"
 BOTH = (CHAT, COMPLETIONS)
+ALL = (*BOTH, RESPONSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ _GUIDED = "use structured_outputs"
 
 FIELDS: tuple[ApiField, ...] = (
     # -- what to answer
-    _works("model", "a served name (404 otherwise); left out: the first one"),
+    _works("model", "a served name (404 otherwise); left out: the first one", *ALL),
     _works("messages", "roles system, developer (as system), user, assistant, tool; content a string or text parts, joined by a newline; name", CHAT),
     _works("prompt", "a string, token ids, or up to 1024 of either; ids inside the vocabulary; not empty", COMPLETIONS),
     _refused("prompt_embeds", "send prompt", routes=(COMPLETIONS,)),
@@ -59,41 +61,41 @@ FIELDS: tuple[ApiField, ...] = (
     _works("truncation_side", "left (default) or right: which end truncate_prompt_tokens cuts"),
     _works("add_generation_prompt", "default true: the prompt ends where the assistant begins; not together with continue_final_message", CHAT),
     _works("continue_final_message", "the answer continues the last message, which must be the assistant's", CHAT),
-    _works("chat_template_kwargs", "variables for the chat template; the ones it does not read are named in a Warning", CHAT),
+    _works("chat_template_kwargs", "variables for the chat template; the ones it does not read are named in a Warning", CHAT, RESPONSES),
     _refused("chat_template", "a template runs on the server: start it with --chat-template, or pass chat_template_kwargs", routes=(CHAT,)),
     _works("documents", "a list of objects for a chat template that reads `documents`; 400 for one that does not", CHAT),
     _works("reasoning_effort", "none, minimal, low, medium, high, xhigh, max: given to the template, with enable_thinking (false for none)", CHAT),
-    _works("include_reasoning", "default true: reasoning is given apart, as reasoning and reasoning_content; false: it is left out", CHAT),
-    _refused("thinking_token_budget", "max_tokens limits the whole answer"),
+    _works("include_reasoning", "default true: reasoning is given apart, as reasoning and reasoning_content; false: it is left out", CHAT, RESPONSES),
+    _refused("thinking_token_budget", "max_tokens limits the whole answer", routes=ALL),
     # -- how to sample
-    _works("temperature", "0..2; 0: always the most likely token; default: the model's own, else 1"),
-    _works("top_p", "above 0, at most 1; default: the model's own, else 1 (off)"),
-    _works("top_k", "-1 or 0 (off), or at least 1; default: the model's own, else off"),
-    _works("min_p", "0..1; default: the model's own, else 0 (off)"),
-    _works("presence_penalty", "-2..2, on what was generated, not on the prompt"),
-    _works("frequency_penalty", "-2..2, on what was generated, not on the prompt"),
-    _works("repetition_penalty", "0.01..100, on prompt and answer; default: the model's own, else 1 (off)"),
-    _works("seed", "a 64-bit integer: the same seed gives the same answer, alone or in a batch; choice i uses seed + i; -1: drawn"),
-    _works("logit_bias", "token id -> -100..100, at ids inside the vocabulary"),
-    _works("allowed_token_ids", "only these tokens may be drawn; not empty"),
-    _works("bad_words", "up to 128 texts that are not generated, alone or after a space, as the tokenizer spells them"),
-    _works("min_tokens", "0..max_tokens: no EOS, stop token or stop string before so many tokens"),
+    _works("temperature", "0..2; 0: always the most likely token; default: the model's own, else 1", *ALL),
+    _works("top_p", "above 0, at most 1; default: the model's own, else 1 (off)", *ALL),
+    _works("top_k", "-1 or 0 (off), or at least 1; default: the model's own, else off", *ALL),
+    _works("min_p", "0..1; default: the model's own, else 0 (off)", *ALL),
+    _works("presence_penalty", "-2..2, on what was generated, not on the prompt", *ALL),
+    _works("frequency_penalty", "-2..2, on what was generated, not on the prompt", *ALL),
+    _works("repetition_penalty", "0.01..100, on prompt and answer; default: the model's own, else 1 (off)", *ALL),
+    _works("seed", "a 64-bit integer: the same seed gives the same answer, alone or in a batch; choice i uses seed + i; -1: drawn", *ALL),
+    _works("logit_bias", "token id -> -100..100, at ids inside the vocabulary", *ALL),
+    _works("allowed_token_ids", "only these tokens may be drawn; not empty", *ALL),
+    _works("bad_words", "up to 128 texts that are not generated, alone or after a space, as the tokenizer spells them", *ALL),
+    _works("min_tokens", "0..max_tokens: no EOS, stop token or stop string before so many tokens", *ALL),
     _refused("use_beam_search", "leave it out, or use best_of", False),
     _refused("length_penalty", "it belongs to beam search: leave it out", 1, 1.0),
-    _refused("repetition_detection", "use repetition_penalty or frequency_penalty"),
-    _refused("watermarking", "leave it out", False),
-    _refused("logits_processors", "use logit_bias, allowed_token_ids or bad_words", []),
-    _refused("vllm_xargs", "there are no custom logits processors", {}),
+    _refused("repetition_detection", "use repetition_penalty or frequency_penalty", routes=ALL),
+    _refused("watermarking", "leave it out", False, routes=ALL),
+    _refused("logits_processors", "use logit_bias, allowed_token_ids or bad_words", [], routes=ALL),
+    _refused("vllm_xargs", "there are no custom logits processors", {}, routes=ALL),
     # -- when to stop
     _works("max_tokens", "at least 1, with the prompt inside the context (400 otherwise); default: 16 for completions, the rest of the context for chat; "
            "0 for completions with echo"),
     _works("max_completion_tokens", "the newer name of max_tokens; both only with the same value", CHAT),
-    _works("stop", "up to 4 strings, none empty; the answer ends before the first that occurs; may span tokens"),
-    _works("stop_token_ids", "tokens that end the answer; stop_reason says which"),
-    _works("include_stop_str_in_output", "the stop string, or the stop token's text, stays in the answer"),
-    _works("ignore_eos", "the model's end token does not end the answer"),
-    _refused("min_new_tokens", "use min_tokens"),
-    _refused("max_new_tokens", "use max_tokens"),
+    _works("stop", "up to 4 strings, none empty; the answer ends before the first that occurs; may span tokens", *ALL),
+    _works("stop_token_ids", "tokens that end the answer; stop_reason says which", *ALL),
+    _works("include_stop_str_in_output", "the stop string, or the stop token's text, stays in the answer", *ALL),
+    _works("ignore_eos", "the model's end token does not end the answer", *ALL),
+    _refused("min_new_tokens", "use min_tokens", routes=ALL),
+    _refused("max_new_tokens", "use max_tokens", routes=ALL),
     # -- how many
     _works("n", "1..128 choices; also with temperature 0"),
     _works("best_of", "n..128: so many are generated, the n with the highest mean logprob are returned; all count in usage; not with stream", COMPLETIONS),
@@ -109,34 +111,34 @@ FIELDS: tuple[ApiField, ...] = (
     _works("return_token_ids", "adds token_ids and prompt_token_ids"),
     _works("return_tokens_as_token_ids", "logprobs name tokens as token_id:N"),
     _works("return_prompt_text", "adds prompt_text, what the chat template made", CHAT),
-    _works("skip_special_tokens", "default true: special tokens are not shown in text"),
+    _works("skip_special_tokens", "default true: special tokens are not shown in text", *ALL),
     _works("spaces_between_special_tokens", "false: special tokens shown with skip_special_tokens false follow one another without a space"),
     _refused("return_token_offsets", "use return_token_ids", False),
     _refused("return_mm_kwargs", _NO_MEDIA, False),
     _refused("routed_experts_prompt_start", "the choice of experts is not returned", 0),
     # -- how to run it
-    _works("priority", "a whole number, lower runs earlier; needs --scheduling-policy priority"),
-    _works("cache_salt", "up to 128 characters: prefix-cache entries are shared only by requests with the same one"),
-    _works("request_id", "1 to 128 printable characters: the answer's id is made of it"),
-    _works("service_tier", "auto or default: answered with default, the only tier; flex, scale and priority: the same, with a Warning"),
-    _ignored("session_id", "requests are not bound to sessions"),
-    _ignored("user", "it describes the caller"),
-    _ignored("safety_identifier", "it describes the caller"),
+    _works("priority", "a whole number, lower runs earlier; needs --scheduling-policy priority", *ALL),
+    _works("cache_salt", "up to 128 characters: prefix-cache entries are shared only by requests with the same one", *ALL),
+    _works("request_id", "1 to 128 printable characters: the answer's id is made of it", *ALL),
+    _works("service_tier", "auto or default: answered with default, the only tier; flex, scale and priority: the same, with a Warning", *ALL),
+    _ignored("session_id", "requests are not bound to sessions", routes=ALL),
+    _ignored("user", "it describes the caller", routes=ALL),
+    _ignored("safety_identifier", "it describes the caller", routes=ALL),
     _ignored("metadata", "answers are not kept, so nothing could be found by it", {}),
-    _ignored("prompt_cache_key", "equal prompt starts are found by content"),
-    _ignored("prompt_cache_retention", "the prefix cache keeps what fits"),
+    _ignored("prompt_cache_key", "equal prompt starts are found by content", routes=ALL),
+    _ignored("prompt_cache_retention", "the prefix cache keeps what fits", routes=ALL),
     _refused("store", "answers are not kept", False),
-    _refused("kv_transfer_params", _NO_TRANSFER),
-    _refused("ec_transfer_params", _NO_TRANSFER),
+    _refused("kv_transfer_params", _NO_TRANSFER, routes=ALL),
+    _refused("ec_transfer_params", _NO_TRANSFER, routes=ALL),
     # -- forms, tools, media
     _works("response_format", "text, json_object, json_schema (name, description, schema, strict) or structural_tag; what cannot be enforced is 400"),
-    _works("structured_outputs", "one of json, regex, choice, grammar, json_object, structural_tag, with options for whitespace and additional properties"),
-    _refused("guided_json", _GUIDED),
-    _refused("guided_regex", _GUIDED),
-    _refused("guided_choice", _GUIDED),
-    _refused("guided_grammar", _GUIDED),
-    _refused("guided_decoding_backend", _GUIDED),
-    _refused("guided_whitespace_pattern", _GUIDED),
+    _works("structured_outputs", "one of json, regex, choice, grammar, json_object, structural_tag; options for whitespace and additional properties", *ALL),
+    _refused("guided_json", _GUIDED, routes=ALL),
+    _refused("guided_regex", _GUIDED, routes=ALL),
+    _refused("guided_choice", _GUIDED, routes=ALL),
+    _refused("guided_grammar", _GUIDED, routes=ALL),
+    _refused("guided_decoding_backend", _GUIDED, routes=ALL),
+    _refused("guided_whitespace_pattern", _GUIDED, routes=ALL),
     _works("tools", "up to 128 functions with name, description, parameters (a JSON schema) and strict; names differ", CHAT),
     _works("tool_choice", "none, auto (default), required, or an object that names a function; the last two hold the answer to the schemas", CHAT),
     _works("parallel_tool_calls", "default true; false: one call at most", CHAT),
@@ -148,11 +150,48 @@ FIELDS: tuple[ApiField, ...] = (
     _refused("web_search_options", "the server looks nothing up: give it a tool of your own"),
     _refused("audio", _NO_MEDIA),
     _refused("modalities", _NO_MEDIA, ["text"]),
-    _refused("mm_processor_kwargs", _NO_MEDIA, {}),
-    _refused("media_io_kwargs", _NO_MEDIA, {}),
-    _refused("mm_payload", _NO_MEDIA),
+    _refused("mm_processor_kwargs", _NO_MEDIA, {}, routes=ALL),
+    _refused("media_io_kwargs", _NO_MEDIA, {}, routes=ALL),
+    _refused("mm_payload", _NO_MEDIA, routes=ALL),
     _refused("prediction", "nothing is predicted: leave it out"),
     _refused("verbosity", "say in the messages how long the answer shall be", "medium"),
+    # -- responses alone
+    _works("input", "a string, or items: messages (text parts), function_call, function_call_output, reasoning", RESPONSES),
+    _works("instructions", "a system message before the input; not taken over by previous_response_id", RESPONSES),
+    _works("previous_response_id", "a stored response whose conversation, with its answer, comes before the input; 404 when it is not kept", RESPONSES),
+    _works("store", "default true (false with --response-store-bytes 0): keep the response, within --response-store-bytes and --response-max-age", RESPONSES),
+    _works("background", "true: answered at once, queued; fetch it, follow it with stream, or cancel it; needs store", RESPONSES),
+    _works("metadata", "up to 16 keys (64 characters) with strings (512): kept with the response and shown with it", RESPONSES),
+    _works("include", "message.output_text.logprobs: logprobs of the text; other values of OpenAI's: never in an answer here, with a Warning", RESPONSES),
+    _works("top_logprobs", "0..20 most likely tokens beside each token of the text; above 0 it asks for logprobs by itself", RESPONSES),
+    _works("max_output_tokens", "at least 1, with the prompt inside the context; default: the rest of the context; reasoning counts", RESPONSES),
+    _works("truncation", "disabled (default): 400 for what does not fit; auto: the oldest turns are left out, system messages at the start stay", RESPONSES),
+    _works("text", "format: text, json_object or json_schema (name, schema, strict); verbosity: only medium", RESPONSES),
+    _works("reasoning", "effort: as reasoning_effort of chat; summary: reasoning is given as it is, with a Warning", RESPONSES),
+    _works("tools", "functions, with name, description, parameters and strict beside the type; no tools that the server would run", RESPONSES),
+    _works("tool_choice", "none, auto (default), required, a function by name, or allowed_tools", RESPONSES),
+    _works("parallel_tool_calls", "default true; false: one call at most", RESPONSES),
+    _works("stream", "server-sent events with a sequence_number each; the last one has the whole response", RESPONSES),
+    _works("stream_options", "include_obfuscation: events are not padded, with a Warning; include_usage is not needed: usage is in the last event", RESPONSES),
+    _ignored("max_tool_calls", "it limits tools that the server runs, and it runs none", routes=(RESPONSES,)),
+    _ignored("background_options", "background responses run like others", routes=(RESPONSES,)),
+    _ignored("prompt_cache_options", "the prefix cache keeps what fits", routes=(RESPONSES,)),
+    _ignored("access_programs", "it describes the caller", routes=(RESPONSES,)),
+    _refused("prompt", "there are no stored prompts: send instructions and input", routes=(RESPONSES,)),
+    _refused("conversation", "use previous_response_id", routes=(RESPONSES,)),
+    _refused("context_management", "use truncation auto", [], routes=(RESPONSES,)),
+    _refused("moderation", "nothing is moderated: leave it out", routes=(RESPONSES,)),
+    _refused("image", _NO_MEDIA, routes=(RESPONSES,)),
+    _refused("enable_response_messages", "use GET /v1/responses/{id}/input_items", False, routes=(RESPONSES,)),
+    _refused("previous_input_messages", "use previous_response_id, or send all items as input", routes=(RESPONSES,)),
+    _refused("messages", "use input, or /v1/chat/completions", routes=(RESPONSES,)),
+    _refused("max_tokens", "use max_output_tokens", routes=(RESPONSES,)),
+    _refused("max_completion_tokens", "use max_output_tokens", routes=(RESPONSES,)),
+    _refused("response_format", "use text.format", routes=(RESPONSES,)),
+    _refused("reasoning_effort", "use reasoning.effort", routes=(RESPONSES,)),
+    _refused("verbosity", "say in the instructions how long the answer shall be", "medium", routes=(RESPONSES,)),
+    _refused("logprobs", "use include and top_logprobs", False, routes=(RESPONSES,)),
+    _refused("n", "a response has one answer: send several requests", 1, routes=(RESPONSES,)),
 )  # fmt: skip
 
 _BY_NAME = {(route, field.name): field for field in FIELDS for route in field.routes}
@@ -171,4 +210,4 @@ def nearest(route: Route, name: str) -> str | None:
 
 def is_known(name: str) -> bool:
     """Whether any route has such a field."""
-    return any((route, name) in _BY_NAME for route in BOTH)
+    return any((route, name) in _BY_NAME for route in ALL)

@@ -66,11 +66,27 @@ class ToolFields(BaseModel):
             if name in schemas:
                 raise RequestError(f"tools has two functions of the name {name!r}: names must differ", field="tools")
             schemas[name] = tool["function"]["parameters"]
-        choice, named = _choice(self.tool_choice, schemas)
+        wanted, names = _allowed(self.tool_choice, schemas)
+        tools = [tool for tool in tools if tool["function"]["name"] in names]
+        choice, named = _choice(wanted, schemas := {name: schemas[name] for name in names})
         if not tools or choice == "none":
             return None
         strict = frozenset(tool["function"]["name"] for tool in tools if tool["function"].get("strict"))
         return Tools(tuple(tools), schemas, choice, named, self.parallel_tool_calls is not False, strict)
+
+
+def _allowed(value: str | dict[str, Any] | None, schemas: Mapping[str, Any]) -> tuple[str | dict[str, Any] | None, list[str]]:
+    """(the choice, the names that may be called): an allowed_tools choice leaves out the other tools."""
+    if not isinstance(value, dict) or value.get("type") != "allowed_tools":
+        return value, list(schemas)
+    given = value.get("allowed_tools")
+    mode, named = (given.get("mode"), given.get("tools")) if isinstance(given, dict) else (None, None)
+    if mode not in ("auto", "required") or not isinstance(named, list):
+        raise RequestError(f"tool_choice is {shorten(value)}: allowed_tools must have a mode, auto or required, and tools", field="tool_choice")
+    found = [_choice(one, schemas)[1] if isinstance(one, dict) else "" for one in named]
+    if not all(found):
+        raise RequestError(f"tool_choice is {shorten(value)}: each of the allowed tools must name a function", field="tool_choice")
+    return mode, [name for name in schemas if name in found]
 
 
 def _choice(value: str | dict[str, Any] | None, schemas: Mapping[str, Any]) -> tuple[ToolChoice, str]:

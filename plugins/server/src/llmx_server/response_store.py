@@ -1,0 +1,120 @@
+"""ResponseStore: responses that can be fetched, continued and deleted later, in memory, within a size and an age."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmx.errors import RequestError
+from llmx_server.body import shorten
+from llmx_server.errors import NotFound
+from llmx_server.frames import encode
+
+__all__ = ["Record", "ResponseStore"]
+
+
+@dataclass(slots=True)
+class Record:
+    """One response. items: the conversation that it answers; events: what a stream of it says, kept for background ones."""
+
+    response: dict[str, Any]
+    items: list[dict[str, Any]]
+    task: asyncio.Task[None] | None = None
+    events: list[bytes] = field(default_factory=list)
+    size: int = 0  # in bytes, once it has ended
+    touched: float = 0.0
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def ended(self) -> bool:
+        """It changes no more."""
+        return self.response["status"] not in ("queued", "in_progress")
+
+    def publish(self, events: Iterable[bytes] = ()) -> None:
+        """More events, or a change of status: whoever follows goes on."""
+        self.events.extend(events)
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def follow(self, position: int) -> AsyncGenerator[bytes, None]:
+        """The events from a position on, also those that are still to come."""
+        while True:
+            news = self._news
+            if position < len(self.events):
+                new = self.events[position:]
+                position += len(new)
+                yield b"".join(new)
+            elif self.ended:
+                return
+            else:
+                await news.wait()
+
+
+class ResponseStore:
+    """limit_bytes: of all that has ended, as JSON, the conversations included; the one unused for longest goes first. 0: nothing is kept.
+
+    max_age_s: since it was last used. clock: seconds. One that still runs stays.
+    """
+
+    def __init__(self, limit_bytes: int, max_age_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit, self._max_age, self._clock = limit_bytes, max_age_s, clock
+        self._records: OrderedDict[str, Record] = OrderedDict()  # least recently used first
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is kept at all."""
+        return self._limit > 0
+
+    def get(self, response_id: str, field: str = "response_id") -> Record:
+        """A response by its id. Raises NotFound, naming `field`."""
+        self._sweep()
+        record = self._records.get(response_id)
+        if record is None:
+            limits = f"they are kept for {self._max_age:g} s after their last use (--response-max-age), {self._limit} bytes of them (--response-store-bytes)"
+            raise NotFound(f"response {shorten(response_id)} is not here: {limits if self.keeps else 'this server keeps none'}", field=field)
+        self._touch(response_id, record)
+        return record
+
+    def open(self, record: Record) -> None:
+        """Keep one that begins to run. Raises RequestError when its id is taken."""
+        response_id = record.response["id"]
+        if response_id in self._records:
+            raise RequestError(f"request_id gives the id {shorten(response_id)}, which another response has: send another one", field="request_id")
+        self._touch(response_id, record)
+
+    def settle(self, record: Record) -> None:
+        """It has ended: from now on it counts and may be dropped. One above the limit alone is dropped at once."""
+        if self._records.get(record.response["id"]) is not record:
+            return
+        record.size = len(encode(record.response)) + len(encode(record.items)) + sum(map(len, record.events))
+        self.bytes += record.size
+        self._touch(record.response["id"], record)
+        self._sweep()
+
+    def drop(self, response_id: str) -> None:
+        """Forget one."""
+        record = self._records.pop(response_id, None)
+        if record is not None:
+            self.bytes -= record.size
+
+    def _touch(self, response_id: str, record: Record) -> None:
+        record.touched = self._clock()
+        self._records[response_id] = record
+        self._records.move_to_end(response_id)
+
+    def _sweep(self) -> None:
+        """Drop what is too old, then the oldest until the rest fits."""
+        oldest = self._clock() - self._max_age
+        for response_id, record in list(self._records.items()):
+            if record.ended and (record.touched < oldest or self.bytes > self._limit):
+                self.drop(response_id)
+            elif record.touched >= oldest and self.bytes <= self._limit:
+                break
