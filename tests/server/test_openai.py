@@ -175,7 +175,7 @@ def test_keys(live: Server, client: openai.OpenAI) -> None:
         assert other.models.list().data
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("nope")
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.BadRequestError, match="gives text, no vectors"):
         client.embeddings.create(model=MODEL, input="x")
 
 

@@ -118,15 +118,9 @@ class AsyncEngine:
         RequestTimeout. replay: the caller shows nothing before the end, so outputs may begin anew when the engine died.
         Raises RequestError before the first output, EngineDead when the engine ends first.
         """
-        if self._draining:
-            raise EngineDead("the server is shutting down and takes no new requests")
-        self._check_room()
-        await self._life.until_up()
         ids = self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens) if isinstance(prompt, str) else list(prompt)
         params.check_vocabulary(self.info.vocab_size)
         params = with_bad_word_ids(params, self.tokenizer)
-        if request_id in self._running:
-            raise RequestError(f"a request with id {request_id!r} is running already", field="request_id")
         text = prompt if isinstance(prompt, str) else None
         fresh = partial(OutputProcessor, request_id, text, ids, params, self.tokenizer)
         async with aclosing(self.follow(Add(request_id, ids, params, priority, cache_salt), fresh, timeout_s=timeout_s, replay=replay)) as outputs:
