@@ -179,7 +179,7 @@ class Engine:
         self.accounting.stats.generation_tokens += len(emission.tokens)
         if emission.logprobs is not None:
             news.lp = _rows(*emission.logprobs)
-        if emission.pooled is not None and not news.error:
+        if emission.pooled is not None:
             rows = self.pooler.result(request.id, emission.pooled)
             news.pooled, news.pooled_rows = rows.tobytes(), len(rows)
         if emission.prompt_logprobs is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from llmx.batch import EMPTY_I32
 from llmx.request import Request
 
-__all__ = ["pooled_rows", "token_types"]
+__all__ = ["all_numbers", "pooled_rows", "token_types"]
 
 
 def pooled_rows(request: Request, start: int, end: int) -> range:
@@ -24,3 +24,8 @@ def token_types(rows: Sequence[tuple[Request, int]], q: Sequence[int]) -> np.nda
         return EMPTY_I32
     types = [np.arange(end - n, end) >= (request.second_text if request.second_text >= 0 else end) for (request, end), n in zip(rows, q, strict=True)]
     return np.concatenate(types).astype(np.int32)
+
+
+def all_numbers(rows: np.ndarray) -> bool:
+    """True unless an element is NaN or infinite."""
+    return bool(np.isfinite(rows).all())

@@ -20,6 +20,7 @@ from llmx.sched.admission import Admission
 from llmx.sched.budget import TokenBudget
 from llmx.sched.drafting import Drafting
 from llmx.sched.policy import Waiting, order_key
+from llmx.sched.pooled_rows import all_numbers
 from llmx.sched.preempt import choose_victim
 from llmx.sched.step_builder import Scheduled, StepBuilder
 
@@ -261,8 +262,9 @@ class Scheduler:
                 news[request] = Emission(request, [], prompt_logprobs=lp)
         for request, span in scheduled.pooled:
             if not request.finished:
-                news[request] = Emission(request, [], pooled=out.hidden["pooled"][span])
-                if not np.isfinite(out.hidden["pooled"][span]).all():
+                news[request] = Emission(request, [], pooled=(rows := out.hidden["pooled"][span]))
+                if not all_numbers(rows):
+                    news[request].pooled = None
                     self.finish(request, "error", int(Status.NAN))
         for request in self._fail_rows(scheduled, out):
             news.setdefault(request, Emission(request, []))
