@@ -51,6 +51,7 @@ def explain(
 def _print_head(explanation: Explanation) -> None:
     typer.echo(f"{explanation.model} ({explanation.architecture}) on {explanation.platform}: {explanation.why}")
     typer.echo(f"device: {explanation.device}; features: {', '.join(explanation.features) or 'none'}")
+    typer.echo(f"drafting: {explanation.drafting or 'none (--spec-method ngram or suffix switches it on)'}")
     for line in (*explanation.others, *explanation.changes, *(f"warning: {text}" for text in explanation.warnings)):
         typer.echo(line)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -93,6 +93,12 @@ class Request:
     def in_prefill(self) -> bool:
         """True while more than one known token has no KV."""
         return len(self.tokens) - self.num_computed > 1
+
+    def end_after(self, token: int) -> Literal["stop", "length"] | None:
+        """Why it ends with this token, its last known one; None: it goes on."""
+        if token in self.stop_ids and self.num_generated > self.params.min_tokens:
+            return "stop"
+        return "length" if self.num_generated >= self.max_new else None
 
     @property
     def finished(self) -> bool:

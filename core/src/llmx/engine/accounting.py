@@ -47,6 +47,8 @@ class Accounting:
         stats.step_token_buckets[bisect_left(STEP_TOKEN_BOUNDS, tokens)] += 1
         stats.forward_us += t_us[0]
         stats.sample_us += t_us[1]
+        if self._scheduler.drafting is not None and tokens and not scheduled.num_prefill:
+            self._scheduler.drafting.cost.observe(tokens, float(t_us[0] + t_us[1]))
         stats.python_us += max(total_ns // 1000 - sum(t_us), 0)
         now = perf_counter_ns()
         window[1] += sum(t_us) * 1000

@@ -28,8 +28,9 @@ from llmx.pooling_params import PoolingConfig
 from llmx.request import Request
 from llmx.sample.params_rows import row_from
 from llmx.sched.drafting import Drafting
+from llmx.sched.emission import Emission
 from llmx.sched.queue_limits import QueueLimits
-from llmx.sched.scheduler import Emission, Scheduler
+from llmx.sched.scheduler import Scheduler
 from llmx.sched.step_builder import Scheduled
 from llmx.structured.manager import Grammars, ReadyGrammar
 

@@ -49,6 +49,7 @@ class Explanation:
     changes: tuple[str, ...]
     programs: dict[str, str]  # name -> printable text
     memory: MemoryEstimate
+    drafting: str  # the drafter and its settings; empty: none
 
 
 def explain(config: EngineConfig, user_set: list[str] | None = None, device_bytes: int | None = None) -> Explanation:
@@ -90,6 +91,7 @@ def explain(config: EngineConfig, user_set: list[str] | None = None, device_byte
         changes=tuple(f"{change.path} = {change.value} ({change.why})" for change in ready.changes),
         programs={name: program_text(program) for name, program in programs.items()},
         memory=memory,
+        drafting=str(ready.drafter or ""),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from llmx.engine.outputs import EngineStats
 
-__all__ = ["COUNTERS", "GAUGES", "Counter", "Gauge", "Metric", "snapshot"]
+__all__ = ["ACCEPTED_PER_POSITION", "COUNTERS", "GAUGES", "Counter", "Gauge", "Metric", "snapshot"]
 
 Reader = Callable[[EngineStats], float]
 
@@ -26,6 +26,9 @@ COUNTERS: tuple[tuple[str, str, Reader], ...] = (
     ("llmx:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", lambda s: s.prefix_queries),
     ("llmx:prefix_cache_hits", "Prompt tokens found in the prefix cache", lambda s: s.prefix_hits),
     ("llmx:num_preemptions", "Requests that gave up their KV blocks to run again later", lambda s: s.preemptions),
+    ("llmx:spec_decode_num_drafts", "Steps of requests in which drafts were verified", lambda s: s.drafts),
+    ("llmx:spec_decode_num_draft_tokens", "Tokens guessed ahead and verified", lambda s: s.draft_tokens),
+    ("llmx:spec_decode_num_accepted_tokens", "Tokens guessed ahead that the model drew", lambda s: s.accepted_tokens),
     ("llmx:prompt_tokens", "Prompt tokens taken in", lambda s: s.prompt_tokens),
     ("llmx:generation_tokens", "Tokens generated", lambda s: s.generation_tokens),
     ("llmx:steps", "Engine steps", lambda s: s.steps),
@@ -33,6 +36,8 @@ COUNTERS: tuple[tuple[str, str, Reader], ...] = (
     ("llmx:sample_seconds", "Time in sampling", lambda s: s.sample_us / 1e6),
     ("llmx:engine_seconds", "Engine time outside the executor", lambda s: s.python_us / 1e6),
 )
+# has a label beside the model's: which draft of a step it was, 0 the first
+ACCEPTED_PER_POSITION = ("llmx:spec_decode_num_accepted_tokens_per_pos", "Tokens guessed ahead that the model drew, by their place among the drafts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +66,6 @@ def snapshot(stats: EngineStats, model_name: str) -> list[Metric]:
     labels = {"model_name": model_name}
     counters = [Counter(name, read(stats), labels) for name, _, read in COUNTERS]
     finished = [Counter("llmx:request_success", count, {**labels, "finished_reason": reason}) for reason, count in stats.requests_finished.items()]
-    return [*(Gauge(name, read(stats), labels) for name, _, read in GAUGES), *counters, *finished]
+    by_position = [(str(position), count) for position, count in enumerate(stats.accepted_per_position)]
+    accepted = [Counter(ACCEPTED_PER_POSITION[0], count, {**labels, "position": position}) for position, count in by_position]
+    return [*(Gauge(name, read(stats), labels) for name, _, read in GAUGES), *counters, *accepted, *finished]

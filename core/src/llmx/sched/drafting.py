@@ -8,12 +8,15 @@ what they took is given back when they are rejected.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from llmx.draft import Drafter, Proposer
 from llmx.draft.length import Acceptance, StepCost, best_lengths, evidence_kind
-from llmx.kv.manager import KVManager
 from llmx.request import Request, RequestState
-from llmx.sched.step_builder import StepBuilder
+
+if TYPE_CHECKING:
+    from llmx.kv.manager import KVManager
+    from llmx.sched.step_builder import StepBuilder
 
 __all__ = ["Drafting"]
 
@@ -81,7 +84,9 @@ class Drafting:
                 offer.track.acceptance.tried(offer.kind)
             count = min(length or 1, room)
             if count and self._kv.extend(offer.request, offer.request.num_computed + 1 + count, drafts=count):
-                build.draft(offer.request, offer.tokens[:count])
+                build.drafts[offer.request] = offer.tokens[:count]
+                build.rows[offer.request] += count
+                build.num_tokens += count
                 offer.track.flying = offer.kind, count
                 room -= count
 

@@ -8,34 +8,23 @@ Up to `max_inflight` steps are submitted and not collected: a token that is not 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic
 
 import numpy as np
 
-from llmx.batch import PromptLogprobs, Status, StepOutput
+from llmx.batch import Status, StepOutput
 from llmx.kv.manager import KVManager
 from llmx.request import Request, RequestState
 from llmx.sched.admission import Admission
 from llmx.sched.budget import TokenBudget
 from llmx.sched.drafting import Drafting
+from llmx.sched.emission import Emission
 from llmx.sched.policy import Waiting, order_key
 from llmx.sched.pooled_rows import all_numbers
 from llmx.sched.preempt import choose_victim
 from llmx.sched.step_builder import Scheduled, StepBuilder
 
-__all__ = ["Emission", "Scheduler"]
-
-
-@dataclass(slots=True)
-class Emission:
-    """What one update gave one request: new tokens with their logprob rows, or logprobs of prompt rows, or its end."""
-
-    request: Request
-    tokens: list[int]
-    logprobs: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # ids [n, W], lp [n, W], rank [n]
-    prompt_logprobs: PromptLogprobs | None = None
-    pooled: np.ndarray | None = None  # f32 [rows, W]
+__all__ = ["Scheduler"]
 
 
 class Scheduler:
@@ -254,8 +243,6 @@ class Scheduler:
     def update(self, scheduled: Scheduled, out: StepOutput) -> list[Emission]:
         """Take in the result of the oldest submitted step: tokens, ends, full blocks."""
         self.budget.observe(scheduled.num_decoding, scheduled.num_prefill, float(out.t_us[0] + out.t_us[1]))
-        if self.drafting is not None and not scheduled.num_prefill:
-            self.drafting.cost.observe(scheduled.num_decoding, float(out.t_us[0] + out.t_us[1]))
         news: dict[Request, Emission] = {}
         for request, lp in zip(scheduled.scores, out.prompt_lp, strict=True):
             if not request.finished:
@@ -294,20 +281,16 @@ class Scheduler:
         return failed
 
     def _take_tokens(self, emission: Emission, index: int, tokens: list[int], out: StepOutput) -> None:
-        request, taken, reason, stopped_by = emission.request, emission.tokens, None, None
+        request, taken, reason = emission.request, emission.tokens, None
         for token in tokens:
             taken.append(token)
             request.tokens.append(token)
-            if token in request.stop_ids and request.num_generated > request.params.min_tokens:
-                reason, stopped_by = "stop", token
-            elif request.num_generated >= request.max_new:
-                reason = "length"
-            if reason is not None:
+            if (reason := request.end_after(token)) is not None:
                 break
         if self.drafting is not None:
             self.drafting.settle(request, len(taken))
         if reason is not None:
-            self.finish(request, reason, stopped_by)
+            self.finish(request, reason, taken[-1] if reason == "stop" else None)
         if not tokens:
             self.finish(request, "error", int(Status.MASK_DEAD))
         if out.lp is not None and out.lp_ids is not None and out.rank is not None and request.params.logprobs is not None:

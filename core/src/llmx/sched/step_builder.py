@@ -36,19 +36,13 @@ class StepBuilder:
     joined: list[Joined] = field(default_factory=list)
     forks: list[Joined] = field(default_factory=list)
     rows: dict[Request, int] = field(default_factory=dict)  # request -> q
-    drafts: dict[Request, list[int]] = field(default_factory=dict)  # of decode rows; counted in q
+    drafts: dict[Request, list[int]] = field(default_factory=dict)  # behind decode rows; counted in q
     num_tokens: int = 0
 
     def add(self, request: Request, q: int) -> None:
         """The request brings its next q tokens."""
         self.rows[request] = q
         self.num_tokens += q
-
-    def draft(self, request: Request, tokens: list[int]) -> None:
-        """The request's decode row is followed by these drafts."""
-        self.drafts[request] = tokens
-        self.add(request, 1 + len(tokens))
-        self.num_tokens -= 1
 
     def join(self, request: Request, *, fork_of: int = -1) -> None:
         """The request takes its slot in this step."""
@@ -60,10 +54,10 @@ class StepBuilder:
         """Lay out the Step. The requests' counters are those before the step; `_advance` in the scheduler moves them after."""
         layout = _Layout()
         for request, q in sorted(self.rows.items(), key=lambda item: item[1]):
-            if q > 1 and request in self.drafts:
-                layout.add_drafted(request, self.drafts[request])
-            else:
-                layout.add(request, q)
+            drafts = self.drafts.get(request, []) if q > 1 else []
+            layout.add(request, q - len(drafts))
+            if drafts:
+                layout.add_drafts(drafts)
         step = Step(
             seq=seq,
             slot=np.array(layout.slot, np.int32),
@@ -122,13 +116,11 @@ class _Layout:
         if end == request.num_scheduled_total and request.wants_token:
             self._add_samples(request, row + q - 1)
 
-    def add_drafted(self, request: Request, drafts: list[int]) -> None:
-        """A decode row and its drafts. Only the row is certain: the update counts the drafts that were accepted."""
-        self.add(request, 1)
+    def add_drafts(self, drafts: list[int]) -> None:
+        """Behind the decode row added last. They are not certain: the update counts those that were accepted."""
         self.q[-1] += len(drafts)
         self.num_decoding += len(drafts)
-        slot, row, _ = self.samples[-1]
-        self.samples[-1] = slot, row, 1 + len(drafts)
+        self.samples[-1] = *self.samples[-1][:2], 1 + len(drafts)
         self.head.extend(range(len(self.tokens), len(self.tokens) + len(drafts)))
         self.tokens.extend(drafts)
 

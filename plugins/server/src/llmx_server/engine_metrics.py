@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from llmx.engine.metrics_snapshot import COUNTERS, GAUGES
+from llmx.engine.metrics_snapshot import ACCEPTED_PER_POSITION, COUNTERS, GAUGES
 from llmx.engine.outputs import STEP_TOKEN_BOUNDS, EngineStats
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class EngineCollector(Collector):
             counter = CounterMetricFamily(name, text, labels=_LABELS)
             counter.add_metric(labels, read(self.stats))
             yield counter
+        if self.stats.accepted_per_position:
+            yield self._accepted(self.stats)
         yield self._waiting(self.stats)
         yield self._step_tokens(self.stats)
 
@@ -58,6 +60,12 @@ class EngineCollector(Collector):
     def _waiting(self, stats: EngineStats) -> Metric:
         family = GaugeMetricFamily("llmx:num_requests_waiting_by_reason", "Waiting requests by what they wait for", labels=[*_LABELS, "reason"])
         family.add_metric([self.model_name, "capacity"], stats.requests_waiting)
+        return family
+
+    def _accepted(self, stats: EngineStats) -> Metric:
+        family = CounterMetricFamily(*ACCEPTED_PER_POSITION, labels=[*_LABELS, "position"])
+        for position, count in enumerate(stats.accepted_per_position):
+            family.add_metric([self.model_name, str(position)], count)
         return family
 
     def _step_tokens(self, stats: EngineStats) -> Metric:

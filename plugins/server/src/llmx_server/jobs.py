@@ -23,6 +23,7 @@ class Job:
     params: SamplingParams
     request_id: str  # the engine's own id, unique
     cache_salt: str = ""
+    counts_drafts: bool = False  # usage tells them
 
 
 async def make_job(
@@ -53,7 +54,7 @@ async def make_job(
     fitted = fit(params, len(token_ids), serving.engine.info.max_model_len, max_tokens_given=max_tokens_given)
     if text is None:
         text = serving.engine.tokenizer.decode(token_ids, skip_special_tokens=False)
-    return Job(index, text, token_ids, fitted, f"req-{uuid.uuid4().hex}", cache_salt)
+    return Job(index, text, token_ids, fitted, f"req-{uuid.uuid4().hex}", cache_salt, serving.config.server.draft_usage == "summary")
 
 
 def fit(params: SamplingParams, num_prompt_tokens: int, max_model_len: int, *, max_tokens_given: bool) -> SamplingParams:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from llmx.engine.outputs import CompletionOutput
+    from llmx_server.jobs import Job
 
 __all__ = ["response_head", "usage", "usage_of"]
 
@@ -28,6 +32,16 @@ class Counted(Protocol):
         """Prompt tokens that the prefix cache had."""
         ...
 
+    @property
+    def job(self) -> Job:
+        """What was asked."""
+        ...
+
+    @property
+    def in_order(self) -> list[CompletionOutput]:
+        """The answers."""
+        ...
+
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
     """OpenAI's usage object. A prompt counts once whatever n is; completion_tokens are summed over the choices."""
@@ -41,7 +55,12 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dic
 
 def usage_of(answers: Sequence[Counted]) -> dict[str, Any]:
     """The usage object of all prompts of a request, as far as they have come."""
-    return usage(sum(one.prompt_tokens for one in answers), sum(one.completion_tokens for one in answers), sum(one.cached_tokens for one in answers))
+    counts = usage(sum(one.prompt_tokens for one in answers), sum(one.completion_tokens for one in answers), sum(one.cached_tokens for one in answers))
+    if all(one.job.counts_drafts for one in answers):
+        each = [answer for one in answers for answer in one.in_order]
+        drafted, accepted = sum(answer.num_draft_tokens for answer in each), sum(answer.num_accepted_tokens for answer in each)
+        counts["completion_tokens_details"] = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
+    return counts
 
 
 def response_head(prefix: str, kind: str, model: str, fingerprint: str, *, request_id: str | None = None, **more: Any) -> dict[str, Any]:
