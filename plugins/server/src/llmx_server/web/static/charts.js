@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const GAP = 1;
-const SIZES = [15, 13, 11, 9, 8, 7, 6, 5]; // of a cell with its gap, in CSS pixels
+const SIZES = [15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5]; // of a cell with its gap, in CSS pixels
 const MAX_HEIGHT = 240;
 
 /** A line over the last values, from 0 to the largest. */
@@ -36,7 +36,10 @@ export function blockMap(canvas, runs, blocks) {
   const width = canvas.clientWidth;
   if (!width || !blocks) return 1;
   const room = (size) => Math.floor((width + GAP) / size) * Math.floor(MAX_HEIGHT / size);
-  const size = SIZES.find((one) => room(one) >= blocks) || SIZES.at(-1);
+  const largest = SIZES.find((one) => room(one) >= blocks) || SIZES.at(-1);
+  const unused = (size) => (width + GAP) % size;
+  const near = SIZES.filter((one) => one <= largest && one >= Math.max(0.75 * largest, SIZES.at(-1)));
+  const size = near.reduce((best, one) => (unused(one) < unused(best) ? one : best)); // the one that fills the width
   const perCell = Math.ceil(blocks / room(size));
   const columns = Math.floor((width + GAP) / size);
   const cells = Math.ceil(blocks / perCell);

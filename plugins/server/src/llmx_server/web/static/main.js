@@ -33,7 +33,7 @@ async function loadModels() {
     byId("model").replaceChildren(...options);
     if (data.some(({ id }) => id === wanted)) byId("model").value = wanted;
   } catch {
-    // the state in the bar says what is wrong; the next look at the engine tries again
+    // the bar says what is wrong; the next look at the engine tries again
   }
 }
 
