@@ -36,7 +36,7 @@ def run(test: Callable[[AsyncEngine], Awaitable[None]], **options: object) -> No
         finally:
             await engine.close()
         assert engine._child.process.poll() is not None
-        assert not Path(engine._child._folder).exists()
+        assert not Path(engine._child._spawned.folder).exists()
 
     asyncio.run(main())
 
@@ -326,6 +326,6 @@ def test_a_failed_start_raises_its_own_error_and_leaves_nothing(options: dict[st
         engine = AsyncEngine.from_engine_args({"platform": "null", **options})
         with pytest.raises(error):
             await engine.start()
-        assert engine._child.process.poll() is not None and not Path(engine._child._folder).exists()
+        assert engine._child.process.poll() is not None and not Path(engine._child._spawned.folder).exists()
 
     asyncio.run(main())

@@ -111,6 +111,12 @@ def test_lone_surrogates_are_a_request_error(smollm2: Tokenizer) -> None:
 # --- GGUF metadata ---------------------------------------------------------------------------------------------------
 
 
+def test_long_texts_are_one_text(smollm2: Tokenizer) -> None:
+    """They take another way through the library: its ids are those of the way that short texts take."""
+    text = "".join(TEXTS) * 40
+    assert len(text) > 10_000 and smollm2.encode(text) == smollm2._backend.encode(text).ids
+
+
 @pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS))
 def test_every_pre_tokenizer_loses_no_byte(smollm2_source: TokenizerSource, name: str) -> None:
     assert smollm2_source.gguf is not None

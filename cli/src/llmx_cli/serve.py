@@ -1,4 +1,4 @@
-"""`llmx serve`: takes the port, starts the engine process, then imports the server while the engine loads."""
+"""`llmx serve`: spawns the engine process, takes the port, then imports the server while the engine loads."""
 
 from __future__ import annotations
 
@@ -27,24 +27,26 @@ _MIB = 1 << 20
 @with_settings(server=True)
 def serve(settings: Settings) -> None:
     """Serve a model over an OpenAI-compatible HTTP API."""
-    from llmx_server.listen import listen
-
-    config, changes = settings.resolve()
-    sock = listen(config.server)  # first: a port in use is told before anything loads
-    import asyncio
-
-    from llmx.engine.async_engine import AsyncEngine
-    from llmx.engine.model_store import fetch_model
+    from llmx.engine.spawn import EngineProcess
 
     signal.signal(signal.SIGTERM, _leave)  # until the server has its own handlers: no engine process may be left behind
-    with showing_transfer() as on_transfer:
-        config = fetch_model(config, on_transfer)
-    engine = AsyncEngine.launch(config, changes)
+    spawned = EngineProcess()
     try:
+        from llmx_server.listen import listen
+
+        config, changes = settings.resolve()
+        sock = listen(config.server)  # a port in use is told before anything loads
+        import asyncio
+
+        from llmx.engine.async_engine import AsyncEngine
+        from llmx.engine.model_store import fetch_model
+
+        with showing_transfer() as on_transfer:
+            config = fetch_model(config, on_transfer)
+        engine = AsyncEngine.launch(config, changes, spawned)
         from llmx_server.lifecycle import serve as serve_http
     except BaseException:
-        engine.kill()
-        asyncio.run(engine.close())
+        spawned.kill()
         raise
     logs.configure(config.server.log_level, config.server.log_format)
 

@@ -23,7 +23,7 @@ from llmx.hooks.types import ConfigPatch
 from llmx.option_values import convert, size_in_bytes
 from llmx.options import OPTIONS, Option
 
-__all__ = ["apply_patches", "child_environment", "platform_options", "probe_environment", "resolve", "size_in_bytes"]
+__all__ = ["apply_patches", "platform_options", "probe_environment", "resolve", "size_in_bytes"]
 
 _CONFIG_VARIABLE = "LLMX_CONFIG"  # the configuration file, where no --config names one
 _OWNERS = ("llmx.platforms", "llmx.plugins", "llmx.kernels")  # entry-point groups whose members may have variables LLMX_<NAME>_*
@@ -126,11 +126,6 @@ def _cache_dir(environ: Mapping[str, str]) -> str | None:
 
 def probe_environment() -> dict[str, str]:
     """A copy of the environment for probes, which may look at device-visibility variables."""
-    return dict(os.environ)
-
-
-def child_environment() -> dict[str, str]:
-    """The environment of a child process: ours."""
     return dict(os.environ)
 
 

@@ -26,6 +26,7 @@ from llmx.engine.output_processor import OutputProcessor
 from llmx.engine.outputs import EngineStats, RequestOutput
 from llmx.engine.recovery import Recovery
 from llmx.engine.running import Running, request_error
+from llmx.engine.spawn import EngineProcess
 from llmx.engine.supervisor import Supervisor
 from llmx.engine.watchdog import Watchdog, step_limit_s
 from llmx.errors import EngineDead, QueueFull, RequestError
@@ -64,14 +65,14 @@ class AsyncEngine:
         self._draining = False
 
     @classmethod
-    def launch(cls, config: EngineConfig, changes: Iterable[Change] = ()) -> AsyncEngine:
-        """Start the engine process and return at once. changes: from resolve; what the user set is not overridden.
+    def launch(cls, config: EngineConfig, changes: Iterable[Change] = (), spawned: EngineProcess | None = None) -> AsyncEngine:
+        """Start the engine process, or take one that is spawned, and return at once. changes: from resolve; what the user set is not overridden.
 
         A hub model that is not on this machine is fetched first, with a line about it on stderr.
         """
         with TransferLine(sys.stderr) as line:
             config = fetch_model(config, line.show)
-        return cls(config, Supervisor(config, [change.path for change in changes]))
+        return cls(config, Supervisor(config, [change.path for change in changes], spawned))
 
     @classmethod
     def from_engine_args(cls, options: dict[str, Any]) -> AsyncEngine:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
 import zmq
 import zmq.asyncio
@@ -17,51 +12,40 @@ import zmq.asyncio
 from llmx import errors
 from llmx.config import EngineConfig
 from llmx.engine.messages import Configure, EngineInfo, Failed, FromEngine, Progress, Ready, Shutdown, ToEngine, decoder, encode
-from llmx.engine.parent import parent_arguments
+from llmx.engine.spawn import EngineProcess
 from llmx.errors import EngineDead, LlmxError
 from llmx.executor.base import Progress as OnProgress
-from llmx.resolve import child_environment
 
 __all__ = ["EngineChild", "error_of"]
 
 _TERMINATE_S = 10.0  # from the Shutdown message to SIGKILL
-_KILL_WAIT_S = 5.0  # a killed process is gone at once, unless a device or a file system holds it
 _ALIVE_POLL_S = 0.2
 
 
 class EngineChild:
-    """One engine process. `start` it early: it works while the caller imports the rest of the server.
+    """One engine process. `start` it early: it works while the caller imports the rest of the server. spawned: one that runs already.
 
     Raises EngineDead when the process cannot be started, for instance because the disk is full.
     """
 
-    def __init__(self, config: EngineConfig, user_set: list[str]) -> None:
+    def __init__(self, config: EngineConfig, user_set: list[str], spawned: EngineProcess | None = None) -> None:
         self._why: str | None = None  # why this side ended it
         self._closed = False
+        self._spawned = spawned or EngineProcess()
         self._context = zmq.asyncio.Context()
-        self._folder = ""
         try:
-            self._open(config, user_set)
-        except (OSError, zmq.ZMQError) as error:
+            self._to, self._from = self._context.socket(zmq.PUSH), self._context.socket(zmq.PULL)
+            for socket in (self._to, self._from):
+                socket.set_hwm(0)
+            self._to.bind(self._spawned.requests)
+            self._from.bind(self._spawned.outputs)
+        except zmq.ZMQError as error:
             self._context.destroy(linger=0)
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._spawned.kill()
             raise EngineDead(f"the engine process cannot be started: {error}") from error
-
-    def _open(self, config: EngineConfig, user_set: list[str]) -> None:
-        self._folder = tempfile.mkdtemp(prefix="llmx-")
-        requests, outputs = (f"ipc://{Path(self._folder) / name}" for name in ("requests", "outputs"))
-        self._to = self._context.socket(zmq.PUSH)
-        self._from = self._context.socket(zmq.PULL)
-        for socket in (self._to, self._from):
-            socket.set_hwm(0)
-        self._to.bind(requests)
-        self._from.bind(outputs)
+        self.process = self._spawned.process
         self._decoder = decoder(FromEngine)
-        command = [sys.executable, "-m", "llmx.engine.process", requests, outputs, *parent_arguments()]
-        self.process = subprocess.Popen(command, env=child_environment(), stdin=subprocess.PIPE)
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:  # broken: it ended at once, and `receive` says so
-            pipe.write(encode(Configure(config, user_set)))  # not over ZMQ, which sends when this side's event loop runs: later
+        self._spawned.configure(encode(Configure(config, user_set)))  # by its standard input: ZMQ sends when this side's event loop runs, which is later
 
     async def ready(self, on_progress: OnProgress | None = None) -> EngineInfo:
         """Wait until the engine takes requests. Raises the error that stopped it."""
@@ -69,7 +53,7 @@ class EngineChild:
             message = await self.receive()
             match message:
                 case Ready():
-                    shutil.rmtree(self._folder, ignore_errors=True)  # both sides are connected: a kill must not leave it behind
+                    self._spawned.forget()  # both sides are connected: a kill must not leave it behind
                     return message.info
                 case Failed():
                     raise error_of(message)
@@ -109,10 +93,7 @@ class EngineChild:
         """End the process now and remove its sockets' folder; `close` frees the sockets. why: what `receive` then says."""
         if self.process.poll() is None:
             self._why = why
-            self.process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(_KILL_WAIT_S)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._spawned.kill()
 
     def _death(self) -> EngineDead:
         status = self.process.returncode
@@ -126,7 +107,7 @@ class EngineChild:
         self._to.close(linger=0)
         self._from.close(linger=0)
         self._context.term()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._spawned.forget()
 
 
 def error_of(message: Failed) -> LlmxError:

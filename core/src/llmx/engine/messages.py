@@ -175,7 +175,7 @@ FromEngine = Progress | Ready | Failed | Outputs | Rejected | Stats
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def encode(message: ToEngine | FromEngine) -> bytes:
+def encode(message: Configure | ToEngine | FromEngine) -> bytes:
     """msgpack bytes."""
     return _ENCODER.encode(message)
 

@@ -5,16 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import threading
 
-__all__ = ["Parent", "parent_arguments"]
+__all__ = ["Parent"]
 
 _PR_SET_PDEATHSIG = 1
-
-
-def parent_arguments() -> list[str]:
-    """What a starting child is told: our process id, and whether this thread lives as long as the process."""
-    return [str(os.getpid()), "thread" if threading.current_thread() is not threading.main_thread() else "main"]
 
 
 class Parent:

@@ -34,6 +34,7 @@ from llmx.engine.messages import (
 )
 from llmx.engine.parent import Parent
 from llmx.errors import LlmxError, PlatformError, QueueFull, RequestError, RequestFailed
+from llmx.executor.base import Progress as OnProgress
 from llmx.structured.manager import ReadyGrammar
 
 __all__ = ["main"]
@@ -102,7 +103,7 @@ def _start(channel: _Channel) -> Engine | None:
         return None  # the parent ended before it said what to start
     message = decoder(Configure).decode(text)
     try:
-        engine, info = start_engine(message.config, lambda what, fraction: channel.send(Progress(what, fraction)), message.user_set)
+        engine, info = start_engine(message.config, _progress_to(channel), message.user_set)
     except LlmxError as error:
         channel.send(Failed(type(error).__name__, str(error), traceback.format_exc()))
         return None
@@ -114,6 +115,19 @@ def _start(channel: _Channel) -> Engine | None:
     gc.freeze()  # what the start made stays: later collections need not look at it
     channel.send(Ready(info))
     return engine
+
+
+def _progress_to(channel: _Channel) -> OnProgress:
+    """What loading calls for every tensor; the parent, which imports the server now, hears every twentieth part."""
+    last = ("", -1)
+
+    def report(what: str, fraction: float) -> None:
+        nonlocal last
+        if (now := (what, int(fraction * 20))) != last:
+            last = now
+            channel.send(Progress(what, fraction))
+
+    return report
 
 
 def _serve(engine: Engine, channel: _Channel) -> None:

@@ -13,6 +13,7 @@ from time import monotonic
 from llmx.config import EngineConfig
 from llmx.engine.child import EngineChild
 from llmx.engine.messages import EngineInfo
+from llmx.engine.spawn import EngineProcess
 from llmx.errors import EngineDead, LlmxError
 from llmx.executor.base import Progress
 
@@ -26,12 +27,14 @@ _PAUSE_S = 1.0  # after a start that failed: what was short may be free again
 class Supervisor:
     """Owns the present engine process. `start` waits for it, `restart` replaces it."""
 
-    def __init__(self, config: EngineConfig, user_set: list[str], clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, config: EngineConfig, user_set: list[str], spawned: EngineProcess | None = None, clock: Callable[[], float] = monotonic
+    ) -> None:
         self._config, self._user_set = config, user_set
         self._clock = clock
         self._restarts: deque[float] = deque()
         self._ended = False
-        self.child = EngineChild(config, user_set)
+        self.child = EngineChild(config, user_set, spawned)
 
     async def start(self, on_progress: Progress | None = None) -> EngineInfo:
         """Wait until the engine takes requests. Raises what stopped it; then nothing is left behind."""
