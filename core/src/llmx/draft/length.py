@@ -16,6 +16,8 @@ _FIRST_RATES = (0.4, 0.6, 0.8, 0.9)  # before anything is measured
 _LEARN = 0.15  # weight of one more draft in a request's rate
 _LEARN_ALL = 0.02  # and in the rate that new requests begin with
 _LEAST, _MOST = 0.01, 0.995
+_FOLLOW, _BEND = 0.2, 0.05  # weight of one step in what all steps cost, and in what steps of its size cost beside others
+_LEAST_ROW = 0.03  # of a step of one row: what a further row costs at least, whatever a measurement says
 _PAUSE, _LONGEST_PAUSE = 4, 64  # guesses passed over after a draft that was tried although it seemed not worth it
 
 
@@ -36,25 +38,24 @@ class StepCost:
             self._costs.insert(at, cost)
 
     def observe(self, rows: int, cost: float) -> None:
-        """A step went by: move the nearest measurement a little towards it."""
+        """A step went by. All measurements follow it, as contexts grow and the machine is busy or not; the nearest one a little more."""
         if not self._rows or cost <= 0:
             return
+        off = min(max(cost / self.of(rows), 0.5), 2.0) - 1.0
         at = min(bisect_left(self._rows, rows), len(self._rows) - 1)
         if at and rows - self._rows[at - 1] < self._rows[at] - rows:
             at -= 1
-        expected = self.of(rows)
-        ratio = min(max(cost / expected, 0.5), 2.0) if expected > 0 else 1.0
-        self._costs[at] *= 1.0 + 0.1 * (ratio - 1.0)
+        self._costs = [one * (1.0 + _FOLLOW * off) for one in self._costs]
+        self._costs[at] *= 1.0 + _BEND * off
 
     def of(self, rows: int) -> float:
-        """The cost of a step; before anything was measured a row adds a quarter of the first one."""
+        """The cost of a step; before anything was measured a row adds a quarter of the first one. A further row is never free."""
         known, costs = self._rows, self._costs
         if len(known) < 2:
-            first = costs[0] if costs else 1.0
-            return first * (1.0 + 0.25 * (rows - 1))
+            return (costs[0] if costs else 1.0) * (1.0 + 0.25 * (rows - 1))
         at = min(max(bisect_left(known, rows), 1), len(known) - 1)
-        low, high = costs[at - 1], max(costs[at], costs[at - 1])
-        return low + (high - low) * (rows - known[at - 1]) / (known[at] - known[at - 1])
+        row = max((costs[at] - costs[at - 1]) / (known[at] - known[at - 1]), _LEAST_ROW * costs[0])
+        return costs[at - 1] + row * (rows - known[at - 1])
 
     def pays(self, rows: int, chance: float) -> bool:
         """True when one draft more, right with this chance, gives more tokens per time beside `rows` decode rows."""

@@ -47,7 +47,7 @@ def _measure_rows(engine: Engine, drafting: Drafting) -> None:
         if rows > min(engine.executor.limits.max_requests, engine.scheduler.budget.max_tokens // 2) or monotonic() - began > _ROWS_S:
             break
         for index in range(rows):
-            engine.add(Add(f"warm-up-{index}", [1 + index % (engine.vocab_size - 1), 1], params))
+            engine.add(Add(f"warm-up-{index}", [(2 + index) % engine.vocab_size, 3 % engine.vocab_size], params))
         times = []
         while engine.has_work:
             before = stats.step_tokens, stats.forward_us + stats.sample_us
