@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,30 @@ def test_loading_takes_little_more_than_what_stays() -> None:
     assert plain["samples"] > 20 and plain["steady"] - plain["before"] > 60e6  # the packed weights
     assert plain["peak"] <= plain["steady"] + 2 * LARGEST, plain
     assert hoarded["peak"] > plain["steady"] + 2 * LARGEST, "the measure does not see a loader that keeps copies"
+
+
+PREFAULT = """
+import sys
+from llmx import LLM
+from tests.cpu.test_load_memory import private_bytes
+before = private_bytes()
+with LLM(model=sys.argv[1], platform="cpu", threads=1, num_blocks=1000, max_model_len=256) as llm:
+    print((private_bytes() - before) >> 20)
+"""
+
+
+def private_bytes() -> int:
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
+
+
+@pytest.mark.parametrize("prefault", ["0", "1"])
+def test_the_kv_cache_takes_its_memory_at_the_start_when_asked_to(prefault: str) -> None:
+    try:
+        locate(ModelConfig().source)
+    except LlmxError as error:
+        pytest.skip(f"no model: {error}")
+    environ = {**os.environ, "LLMX_CPU_PREFAULT": prefault}
+    run = subprocess.run([sys.executable, "-c", PREFAULT, ModelConfig().source], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=True)
+    kv_mib = 1000 * 16 * 30 * 2 * 3 * 64 * 2 >> 20  # blocks x tokens x layers x (K and V) x heads x width x bf16
+    assert (int(run.stdout) > 0.9 * kv_mib + 80) == (prefault == "1"), run.stdout  # the model itself takes 126

@@ -69,6 +69,7 @@ def test_level_is_a_capability_and_names_the_kernels(isa: str) -> None:
     [
         ("LLMX_CPU_ISA", "sse9", "give auto, portable"),
         ("LLMX_CPU_FUSE", "yes", "give 0 or 1"),
+        ("LLMX_CPU_PREFAULT", "2", "give 0 or 1"),
         ("LLMX_CPU_ACT", "int4", "give auto, int16, int8"),
         ("LLMX_CPU_THREADS", "-3", "give a number"),
         ("LLMX_CPU_THREADS", "5000", "give 1 to 1024"),

@@ -37,6 +37,7 @@ class NativeExecutor:
         self._isa, self._threads = str(caps.props["isa"]), int(caps.props["threads"])
         self._bundle = bundle
         self._engine: int | None = None
+        self._prefault = bool(caps.props["prefault"])
         self._tape: BuiltTape | None = None
         self._flying: StepCall | None = None
         self._groups = _groups(bundle)
@@ -108,6 +109,9 @@ class NativeExecutor:
             size = f"{plan.total_bytes / 2**20:.0f} MiB"
             remedy = "lower --kv-cache-memory-bytes, or raise the process's memory limit"
             raise PlatformError(f"{size} of KV cache cannot be allocated ({error}): {remedy}") from error
+        if self._prefault:  # a page of zeros has no memory of its own until it is written
+            for index, to in enumerate(groups):
+                C.memset(library().llmx_engine_pages(self._need_engine(), index), 0, to.block_bytes * to.num_blocks)
 
     def warm_up(self, progress: Progress) -> None:
         """Nothing is compiled; the engine's first measured steps touch the memory."""

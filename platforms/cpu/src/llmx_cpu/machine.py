@@ -20,6 +20,7 @@ __all__ = [
     "cpu_model",
     "fusion_on",
     "option",
+    "prefault_on",
     "thread_count",
     "total_bytes",
     "usable_cpus",
@@ -78,9 +79,18 @@ def chosen_isa(config: EngineConfig) -> str:
 
 def fusion_on(config: EngineConfig) -> bool:
     """False with LLMX_CPU_FUSE=0. Raises ConfigError for anything but 0 and 1."""
-    text = option(config.platform, "LLMX_CPU_FUSE") or "1"
+    return _switch(config, "LLMX_CPU_FUSE", "1")
+
+
+def prefault_on(config: EngineConfig) -> bool:
+    """Whether the KV cache takes its memory at the start, by LLMX_CPU_PREFAULT=1. Raises ConfigError for anything but 0 and 1."""
+    return _switch(config, "LLMX_CPU_PREFAULT", "0")
+
+
+def _switch(config: EngineConfig, name: str, default: str) -> bool:
+    text = option(config.platform, name) or default
     if text not in ("0", "1"):
-        raise ConfigError(f"LLMX_CPU_FUSE is {text!r}: give 0 or 1", field="LLMX_CPU_FUSE")
+        raise ConfigError(f"{name} is {text!r}: give 0 or 1", field=name)
     return text == "1"
 
 

@@ -11,7 +11,7 @@ from llmx.errors import LlmxError
 from llmx.executor import Executor, ModelBundle
 from llmx.hooks import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, ImplDef, PlatformInfo, hookimpl
 from llmx_cpu.lower.tape import ABI
-from llmx_cpu.machine import ACTIVATIONS, FINE_POSITIONS, STEP_TOKENS, activation_mode, chosen_isa, cpu_model, fusion_on, thread_count, total_bytes, usable_cpus
+from llmx_cpu.machine import ACTIVATIONS, FINE_POSITIONS, STEP_TOKENS, activation_mode, chosen_isa, cpu_model, fusion_on, prefault_on, thread_count, total_bytes, usable_cpus
 from llmx_cpu.native import ISA_NAMES, best_isa
 
 __all__ = [
@@ -98,7 +98,7 @@ def llmx_device_caps(config: EngineConfig) -> DeviceCaps:
         compute_units=usable_cpus(),
         total_bytes=total_bytes(),
         alignment=64,
-        props={"isa": isa, "threads": threads, "activations": mode, "fuse": fusion_on(config), "cpu": cpu_model()},
+        props={"isa": isa, "threads": threads, "activations": mode, "fuse": fusion_on(config), "prefault": prefault_on(config), "cpu": cpu_model()},
     )
 
 
@@ -153,6 +153,7 @@ def llmx_env_vars() -> list[EnvVar]:
         EnvVar("LLMX_CPU_THREADS", "", "threads of the pool; the usable CPUs when empty (--threads goes first)"),
         EnvVar("LLMX_CPU_ACT", "auto", f"inputs of quantised weights: int16 (near float32), int8 (faster), auto (int16 to position {FINE_POSITIONS})"),
         EnvVar("LLMX_CPU_FUSE", "1", "0: run every op alone; results are the same bits"),
+        EnvVar("LLMX_CPU_PREFAULT", "0", "1: the KV cache takes all its memory at the start, not when a page is first written"),
     ]
 
 
