@@ -11,7 +11,19 @@ from llmx.errors import LlmxError
 from llmx.executor import Executor, ModelBundle
 from llmx.hooks import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, ImplDef, PlatformInfo, hookimpl
 from llmx_cpu.lower.tape import ABI
-from llmx_cpu.machine import ACTIVATIONS, FINE_POSITIONS, STEP_TOKENS, activation_mode, chosen_isa, cpu_model, fusion_on, prefault_on, thread_count, total_bytes, usable_cpus
+from llmx_cpu.machine import (
+    ACTIVATIONS,
+    FINE_POSITIONS,
+    STEP_TOKENS,
+    activation_mode,
+    chosen_isa,
+    cpu_model,
+    fusion_on,
+    prefault_on,
+    thread_count,
+    total_bytes,
+    usable_cpus,
+)
 from llmx_cpu.native import ISA_NAMES, best_isa
 
 __all__ = [
