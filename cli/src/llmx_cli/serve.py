@@ -96,6 +96,7 @@ def _summary(info: EngineInfo, changes: list[Change], url: str, *, guarded: bool
         ("platform", f"{info.platform} on {info.device}, {info.threads} thread{'s' if info.threads != 1 else ''}: {info.platform_why}"),
         *(("", other) for other in info.other_platforms),
         ("kv cache", f"{size}: {info.max_full_requests} requests of full length fit, {info.max_num_seqs} run at once at most"),
+        *([("drafting", info.drafting)] if info.drafting else []),
         *(("set", f"{flags.get(change.path, change.path)} {change.value} ({change.source})") for change in changes),
         *(("set", change) for change in info.changes),
         *(("warning", warning) for warning in info.warnings),
