@@ -13,18 +13,18 @@ pytest.importorskip("torch")
 from llmx.kv.spec import KVSpec  # noqa: E402
 from llmx.platform.torch_runtime import reference_kernels  # noqa: E402
 from llmx.program import attrs as A  # noqa: E402
-from llmx.program.builder import ModelBuilder, N, ProgramBuilder, T, part  # noqa: E402
+from llmx.program.builder import ModelBuilder, N, ProgramBuilder, T  # noqa: E402
 from llmx.program.kinds import core_registry  # noqa: E402
 from llmx.program.kinds.recurrent import recurrent_state  # noqa: E402
-from llmx.program.ops import Model, Part, QuantKey, Value  # noqa: E402
+from llmx.program.ops import Model, QuantKey, Value  # noqa: E402
 from llmx.program.passes.decompose import decompose  # noqa: E402
 from llmx.program.verify import verify  # noqa: E402
 from llmx.testing.numpy_programs import Interpreter, rotate, silu, softplus  # noqa: E402
+from llmx.testing.op_cases import ATTENTION, HEAD_DIM, PLAIN, QKV, ROPE, WIDTH, Write, attention_width, attention_write, qkv_width, qkv_write  # noqa: E402
 from tests.torch_executor.torch_model import run_program  # noqa: E402
 
 F32 = QuantKey("dense", (("data", "f32", 1),))
-H, D, ROWS = 24, 8, 40
-Write = Callable[[ProgramBuilder, Value, Value], Value | tuple[Value, ...]]
+H, D, ROWS = WIDTH, HEAD_DIM, 40
 
 
 def written(write: Write, width: int = H) -> Model:
@@ -70,40 +70,16 @@ def check(write: Write, width: int = H, *, lengths: tuple[int, ...] = (ROWS,), c
     return got
 
 
-SIMPLE: dict[str, Write] = {
-    "norm rms": lambda b, x, p: b.norm(x, "n", 1e-3, offset=1.0),
-    "norm rms in groups": lambda b, x, p: b.norm(x, "n", 1e-3, groups=3),
-    "norm rms with a floor": lambda b, x, p: b.norm(x, None, 0.9, eps_floor=True),
-    "norm layer": lambda b, x, p: b.norm(x, "n", 1e-3, "layer", bias=True),
-    "norm l2": lambda b, x, p: b.norm(x, "n", 0.3, "l2"),
-    "norm gated before": lambda b, x, p: b.norm(x, "n", 1e-3, gate=b.scale(x, 0.7), groups=2),
-    "norm gated after": lambda b, x, p: b.norm(x, "n", 1e-3, gate=b.scale(x, 0.7), gate_after=True),
-    "linear of two parts": lambda b, x, p: b.linear(x, part("a", 7, bias=True), part("b", 5)),
-    "act_mul sparse": lambda b, x, p: b.act_mul(x, "gelu_tanh", 0.8),
-    "add and mul broadcast": lambda b, x, p: b.mul(b.add(x, b.reduce(x, "mean")), b.reduce(x, "rms")),
-    "mul by a weight": lambda b, x, p: b.mul(x, b.tensor("g.weight", H)),
-    "sum over the second last axis": lambda b, x, p: b.view(b.reduce(b.view(x, T, 3, 8), "sum", -2), T, 8),
-    "mix": lambda b, x, p: b.emit1("mix", b.view(b.split(x, 6, H - 6)[0], T, 2, 3), b.view(x, T, 3, 8)),
-    "scale, softcap, clip": lambda b, x, p: b.emit1("clip", b.softcap(b.scale(x, 3.0), 1.5), attrs=A.ScalarAttrs(0.8)),
-    "split and concat": lambda b, x, p: b.concat(*b.split(x, 5, 12, 7)[::-1]),
-    "take": lambda b, x, p: b.take(x, p),
-    "pos_embed": lambda b, x, p: b.pos_embed(p, "t.weight", 64, 5, offset=2),
-    "embed with an outside row": lambda b, x, p: b.embed(p, "t", 30, 5, scale=1.5, outside=3),
-    "position_scale": lambda b, x, p: b.emit1("position_scale", b.view(x, T, 3, 8), p, attrs=A.PositionScaleAttrs(0.3, 4.0)),
-    "two outputs": lambda b, x, p: b.split(x, 10, 14),
-    **{f"act {kind}": lambda b, x, p, kind=kind: b.act(x, kind) for kind in ("silu", "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu", "tanh", "sigmoid")},
-}
+def _take(b: ProgramBuilder, x: Value, p: Value) -> Value:
+    return b.take(x, p)
+
+
+SIMPLE: dict[str, Write] = {**PLAIN, "take": _take}
 
 
 @pytest.mark.parametrize("name", SIMPLE)
 def test_ops_without_state(name: str) -> None:
     check(SIMPLE[name])
-
-
-def test_softmax() -> None:
-    got = run_program(written(lambda b, x, p: b.emit1("softmax", x)), {}, {"x": values(), "positions": np.arange(ROWS)}, (ROWS,))["r0"]
-    e = np.exp(values().astype(np.float64))
-    np.testing.assert_allclose(got, e / e.sum(-1, keepdims=True), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["mean", "cls", "last", "all"])
@@ -121,34 +97,9 @@ def test_pool_is_one_row_per_request(kind: str) -> None:
 
 # -- qkv_prep and rope -------------------------------------------------------------------------------------------------
 
-ROPE = A.RopeSpec("neox", D, 100.0)
-QKV: dict[str, A.QkvSpec] = {
-    "plain": A.QkvSpec(4, 2, D, D, rope=ROPE),
-    "pairs, part of the head": A.QkvSpec(4, 2, D, D, rope=A.RopeSpec("gptj", 4, 100.0)),
-    "no rope": A.QkvSpec(4, 4, D, 12),
-    "clip, wide v": A.QkvSpec(4, 2, D, 12, clip=0.4, rope=ROPE),
-    "norm per head": A.QkvSpec(4, 2, D, D, qk_norm="head", norm_offset=1.0, norm_eps=1e-2, rope=ROPE),
-    "norm of all heads": A.QkvSpec(4, 2, D, D, qk_norm="full", norm_eps=1e-2, rope=ROPE),
-    "norm after rope": A.QkvSpec(4, 2, D, D, qk_norm="head", qk_norm_kind="l2", qk_norm_before_rope=False, norm_eps=1e-2, rope=ROPE),
-    "gate": A.QkvSpec(4, 2, D, D, gate=True, qk_norm="head", rope=ROPE),
-    "v normed": A.QkvSpec(4, 2, D, D, v_norm=True, norm_eps=1e-2, rope=ROPE),
-    "q scaled by position": A.QkvSpec(4, 2, D, D, rope=ROPE, q_position_scale=(0.4, 3.0)),
-    "q only": A.QkvSpec(4, 2, D, D, has_kv=False, rope=ROPE),
-    "k and v only": A.QkvSpec(4, 2, D, D, has_q=False, rope=ROPE),
-}
-
-
 @pytest.mark.parametrize("name", QKV)
 def test_qkv_prep_means_its_decomposition(name: str) -> None:
-    s = QKV[name]
-    width = s.has_q * s.q_heads * D * (1 + s.gate) + s.has_kv * s.kv_heads * (D + s.v_head_dim)
-    norms = s.qk_norm != "none" and s.qk_norm_kind != "l2"
-
-    def write(b: ProgramBuilder, x: Value, p: Value) -> tuple[Value, ...]:
-        positions = p if s.rope or s.q_position_scale else None
-        return b.qkv_prep(x, s, positions, *(("qn" if s.has_q else None, "kn" if s.has_kv else None) if norms else ()))
-
-    check(write, width)
+    check(qkv_write(QKV[name]), qkv_width(QKV[name]))
 
 
 @pytest.mark.parametrize("axial", [False, True])
@@ -212,40 +163,13 @@ def test_rope_scalings_turn_by_the_frequencies_of_core(scaling: str) -> None:
 
 # -- attention ---------------------------------------------------------------------------------------------------------
 
-ATTENTION: dict[str, tuple[A.AttnSpec, KVSpec | None]] = {
-    "causal": (A.AttnSpec(4, 4, D, D, 0.3), KVSpec("full", 4, D, D)),
-    "three heads to one": (A.AttnSpec(6, 2, D, 12, 0.3), KVSpec("full", 2, D, 12)),
-    "soft cap": (A.AttnSpec(4, 2, D, D, 0.9, soft_cap=0.7), KVSpec("full", 2, D, D)),
-    "window": (A.AttnSpec(4, 2, D, D, 0.3, window=9), KVSpec("sliding", 2, D, D, window=9)),
-    "window over full pages": (A.AttnSpec(4, 2, D, D, 0.3, window=21), KVSpec("full", 2, D, D)),
-    "bidirectional without pages": (A.AttnSpec(4, 2, D, D, 0.3, "bidirectional"), None),
-}
-
-
-def _attention(s: A.AttnSpec, kv: KVSpec | None, lse: bool = False, **weights: Part) -> Write:
-    def write(b: ProgramBuilder, x: Value, p: Value) -> tuple[Value, ...]:
-        q, k, v = b.qkv_prep(x, A.QkvSpec(s.q_heads, s.kv_heads, s.head_dim, s.v_head_dim))
-        states = []
-        if kv is not None:
-            states = [b.state("s", kv)]
-            b.kv_write("s", k, v)
-        parts = {role: b.tensor(f"{role}.weight", s.q_heads) for role in weights}
-        return b.emit("attention", q, k, v, attrs=A.AttentionAttrs(s, lse), states=states, weights=parts)
-
-    return write
-
-
-def _wide(s: A.AttnSpec) -> int:
-    return s.q_heads * s.head_dim + s.kv_heads * (s.head_dim + s.v_head_dim)
-
-
 @pytest.mark.parametrize("name", ATTENTION)
 @pytest.mark.parametrize("chunks", [1, 5])
 def test_attention(name: str, chunks: int) -> None:
     s, kv = ATTENTION[name]
     if kv is None and chunks > 1:
         chunks = 1  # whole prompts only
-    check(_attention(s, kv), _wide(s), lengths=(37, 16, 50), chunks=chunks)
+    check(attention_write(s, kv), attention_width(s), lengths=(37, 16, 50), chunks=chunks)
 
 
 def _plain(s: A.AttnSpec, x: np.ndarray, seen: np.ndarray, bias: np.ndarray | float = 0.0, sinks: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -271,8 +195,8 @@ MASKS: dict[str, tuple[dict[str, Any], Callable[[np.ndarray, np.ndarray], np.nda
 def test_masks_alibi_and_sinks(name: str) -> None:
     fields, rule = MASKS[name]
     s = A.AttnSpec(6, 2, D, D, 0.3, **fields)
-    model = written(_attention(s, KVSpec("full", 2, D, D), lse=True, **({"sinks": None} if s.sinks else {})), _wide(s))  # type: ignore[arg-type]
-    x, tensors = values(_wide(s)), random_tensors(model)
+    model = written(attention_write(s, KVSpec("full", 2, D, D), lse=True, **({"sinks": None} if s.sinks else {})), attention_width(s))  # type: ignore[arg-type]
+    x, tensors = values(attention_width(s)), random_tensors(model)
     got = run_program(model, tensors, {"x": x, "positions": np.arange(ROWS)}, (ROWS,), prompt_len=11)
     i, j = np.arange(ROWS)[:, None], np.arange(ROWS)[None]
     slopes = np.array([2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])  # six heads: the four of 4, then every other of 8
@@ -285,13 +209,13 @@ def test_segments_see_each_other_only() -> None:
     s = A.AttnSpec(4, 2, D, D, 0.3, "block")
     model = ModelBuilder(lambda name: F32)
     b = model.program("main")
-    x, segments = b.input("x", (T, _wide(s)), "act"), b.input("segments")
+    x, segments = b.input("x", (T, attention_width(s)), "act"), b.input("segments")
     q, k, v = b.qkv_prep(x, A.QkvSpec(4, 2, D, D))
     b.output("r0", b.attention(None, q, k, v, spec=s, segments=segments))
     ids = np.array([0, 0, 1, 1, 1, 0, 2, 2, 1, 0] * 4)
-    got = run_program(model.build(), {}, {"x": values(_wide(s)), "segments": ids}, (25, 15))["r0"]
+    got = run_program(model.build(), {}, {"x": values(attention_width(s)), "segments": ids}, (25, 15))["r0"]
     for span in (slice(0, 25), slice(25, 40)):
-        want, _ = _plain(s, values(_wide(s))[span], ids[span][:, None] == ids[span][None])
+        want, _ = _plain(s, values(attention_width(s))[span], ids[span][:, None] == ids[span][None])
         np.testing.assert_allclose(got[span], want, atol=1e-5)
 
 

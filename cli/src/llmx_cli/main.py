@@ -42,6 +42,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "bench": ("bench:app", "Measure a model here, or what clients of a server see."),
         "version": ("version:version", "The installed llmx packages."),
     },
+    "Write a platform or a plugin": {
+        "conformance": ("conformance:conformance", "Check a platform against everything that core asks of one."),
+    },
 }
 
 # what other tools call it -> what to type here

@@ -56,25 +56,39 @@ def sample_step(model: NullModel, step: Step, views: list[SlotView], dead: set[i
         out.rank = np.zeros((len(samples), kmax), np.int32)
     if step.draft_k:
         out.drafts = np.full((len(samples), step.draft_k), -1, np.int32)
-    row = 0
+    row, processed = 0, None if late.host_logits is None else _host_logits(model, views, [rows for _, _, rows in samples], late)
     for index, (slot, _, rows) in enumerate(samples):
         if slot not in dead and not (late.drop is not None and late.drop[row]):
-            _sample_one(model, views[index], rows, (out, index, wants[index]), late, row)
+            _sample_one(model, views[index], rows, (out, index, wants[index]), late, row, processed)
             if out.drafts is not None:
                 out.drafts[index] = _propose(model, views[index].history, step.draft_k)
         row += rows
     return out
 
 
-def _sample_one(model: NullModel, view: SlotView, rows: int, place: tuple[StepOutput, int, Want | None], late: Late, row: int) -> None:
+def _host_logits(model: NullModel, views: list[SlotView], rows: list[int], late: Late) -> np.ndarray:
+    """f32 [rows of all samples, V]: what the host makes of the raw logits, asked once. A draft's row is the one after the draft."""
+    assert late.host_logits is not None
+    histories = [(view, view.history + _drafts(view, n)[:at]) for view, n in zip(views, rows, strict=True) for at in range(n)]
+    raw = [model.logits(history, view.prompt_len) for view, history in histories]
+    return late.host_logits(np.stack(raw)) if raw else np.empty((0, model.vocab_size), np.float32)
+
+
+def _drafts(view: SlotView, rows: int) -> list[int]:
+    return view.rows[len(view.rows) - rows + 1 :] if rows > 1 else []
+
+
+def _sample_one(
+    model: NullModel, view: SlotView, rows: int, place: tuple[StepOutput, int, Want | None], late: Late, row: int, processed: np.ndarray | None
+) -> None:
     out, index, want = place
-    drafts = view.rows[len(view.rows) - rows + 1 :] if rows > 1 else []
+    drafts = _drafts(view, rows)
     for at in range(rows):
         if view.history[-1] in model.nan_tokens:
             return
         raw = model.logits(view.history, view.prompt_len)
-        if late.host_logits is not None:
-            raw = late.host_logits(raw[None, :])[0]
+        if processed is not None:
+            raw = processed[row + at]
         mask = late.mask[row + at] if late.mask is not None and not (late.open is not None and late.open[row + at]) else None
         drawn = sample(raw, view.row, np.array(view.history, np.int32), view.prompt_len, mask)
         if drawn.status != Status.OK:

@@ -3,8 +3,8 @@
 `llmx.testing.conformance` is the suite that every platform passes.
 """
 
-from llmx.testing.driver import Driver, logits_of, mask_of
-from llmx.testing.engine_runner import Answers, EngineRunner, kv_plan
+from llmx.testing.driver import Driver, kv_plan, logits_of, mask_of
+from llmx.testing.engine_runner import Answers, EngineRunner
 from llmx.testing.tiny_models import TINY, MemorySource, bundle_from, bundle_of, memory, stored, tensors_of, tiny_llama
 
 __all__ = [

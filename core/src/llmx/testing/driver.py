@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from llmx.executor import Executor, Joined, Late, SamplingRow, Step, StepOutput, Want
+from llmx.executor import Executor, Joined, KVPlan, Late, SamplingRow, Step, StepOutput, Want
+from llmx.kv.groups import plan_kv
 
-__all__ = ["Driver", "logits_of", "mask_of"]
+__all__ = ["Driver", "kv_plan", "logits_of", "mask_of"]
 
 
 @dataclass
@@ -166,3 +167,10 @@ def logits_of(executor: Executor, seq: int, rows: Mapping[int, Sequence[int]], s
     out = executor.collect(ticket)
     assert not out.count.any() and not out.status.any()
     return {slot: seen[0][owners == slot] for slot in rows}
+
+
+def kv_plan(executor: Executor, blocks: int, max_model_len: int) -> KVPlan:
+    """Pages for a test: `blocks` of them in each group that grows with the text."""
+    limits = executor.limits
+    sizes = {"max_requests": limits.max_requests, "max_model_len": max_model_len, "max_chunk": limits.max_tokens}
+    return plan_kv(executor.kv_needs(), kv_bytes=0, num_blocks=blocks, **sizes)

@@ -9,21 +9,13 @@ from typing import Any
 from llmx.config import EngineConfig
 from llmx.engine.engine import Engine
 from llmx.engine.messages import Add
-from llmx.executor import Executor, KVPlan
-from llmx.kv.groups import plan_kv
+from llmx.executor import KVPlan
 from llmx.request import Request
 from llmx.sampling_params import SamplingParams
 
-__all__ = ["Answers", "EngineRunner", "kv_plan"]
+__all__ = ["Answers", "EngineRunner"]
 
 Answers = dict[tuple[str, int], tuple[list[int], str | None]]  # (request, index of n) -> tokens, finish reason
-
-
-def kv_plan(executor: Executor, blocks: int, max_model_len: int) -> KVPlan:
-    """Pages for a test: `blocks` of them in each group that grows with the text."""
-    limits = executor.limits
-    sizes = {"max_requests": limits.max_requests, "max_model_len": max_model_len, "max_chunk": limits.max_tokens}
-    return plan_kv(executor.kv_needs(), kv_bytes=0, num_blocks=blocks, **sizes)
 
 
 class EngineRunner:
