@@ -16,7 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("llmx.errors",),
     (
         "llmx.config", "llmx.options", "llmx.foreign_options", "llmx.option_values", "llmx.kv.spec",
-        "llmx.structured_params", "llmx.sampling_params", "llmx.hooks.types",
+        "llmx.structured_params", "llmx.sampling_params", "llmx.pooling_params", "llmx.hooks.types",
     ),
     ("llmx.program", "llmx.sample.params_rows", "llmx.request", "llmx.obs"),
     ("llmx.answers", "llmx.batch", "llmx.sample", "llmx.weights"),
@@ -32,7 +32,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 # What the packages beside core may import of it. The front ends are core's own: they come with it, in the same version.
 PUBLIC = ("llmx.hooks", "llmx.platform", "llmx.program", "llmx.executor", "llmx.errors", "llmx.config", "llmx.structured", "llmx.draft", "llmx.testing")
 FRONT_END = (
-    "llmx.answers", "llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.foreign_options", "llmx.sampling_params", "llmx.structured_params",
+    "llmx.answers", "llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.foreign_options",
+    "llmx.sampling_params", "llmx.structured_params", "llmx.pooling_params",
 )  # fmt: skip
 PLUGINS = ("llmx_cpu", "llmx_llguidance", "llmx_xgrammar")  # they know neither the front ends nor each other
 ALLOWED: Mapping[str, tuple[str, ...]] = {

@@ -15,12 +15,12 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 TEXTS = ["paris is the capital of france", "a", "bananas are yellow , and the capital is old ; " * 3, "france"]
 PAIRS = [("capital of france", "paris is the capital"), ("a", "bananas are yellow and old and yellow"), ("is the capital old", "a")]
 _WORDS = "paris is the capital of france a bananas are yellow and old , ; un ##able ##s b ##an".split()
-SIZE = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "initializer_range": 0.35}
-ENCODER = {**SIZE, "max_position_embeddings": 64}
-DISTIL = {"vocab_size": 40, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 64, "initializer_range": 0.35}
-DECODER = {**SIZE, "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0}
-LABELS = {"id2label": {"0": "no", "1": "yes", "2": "perhaps"}, "label2id": {"no": 0, "yes": 1, "perhaps": 2}}
-ONE_LABEL = {"num_labels": 1}
+SIZE: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "initializer_range": 0.35}
+ENCODER: dict[str, Any] = {**SIZE, "max_position_embeddings": 64}
+DISTIL: dict[str, Any] = {"vocab_size": 40, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 64, "initializer_range": 0.35}
+DECODER: dict[str, Any] = {**SIZE, "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0}
+LABELS: dict[str, Any] = {"id2label": {"0": "no", "1": "yes", "2": "perhaps"}, "label2id": {"no": 0, "yes": 1, "perhaps": 2}}
+ONE_LABEL: dict[str, Any] = {"num_labels": 1}
 
 MODELS: dict[str, Callable[[], Any]] = {
     "bert": lambda: transformers.BertModel(transformers.BertConfig(**ENCODER)),

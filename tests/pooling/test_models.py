@@ -12,8 +12,8 @@ from llmx import LLM, ConfigError, ModelError, PoolingParams, RequestError
 from llmx_cpu.native import ISA_NAMES, best_isa
 from tests.pooling.checkpoints import PAIRS, TEXTS, rows, vectors, write
 
-CPU = {"platform": "cpu", "threads": 1}
-EXECUTORS = {"cpu": CPU, "torch": {"platform": "torch", "device": "cpu"}}
+CPU: dict[str, Any] = {"platform": "cpu", "threads": 1}
+EXECUTORS: dict[str, dict[str, Any]] = {"cpu": CPU, "torch": {"platform": "torch", "device": "cpu"}}
 CLOSE = 1e-4
 
 
@@ -27,7 +27,7 @@ def embedded(llm: LLM, texts: Any, **options: Any) -> np.ndarray:
 
 def softmax(x: np.ndarray) -> np.ndarray:
     powers = np.exp(x - x.max())
-    return powers / powers.sum()
+    return np.asarray(powers / powers.sum())
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

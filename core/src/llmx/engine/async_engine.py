@@ -13,7 +13,6 @@ import contextlib
 import itertools
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -124,7 +123,7 @@ class AsyncEngine:
         params = with_bad_word_ids(params, self.tokenizer)
         text = prompt if isinstance(prompt, str) else None
         fresh = partial(OutputProcessor, request_id, text, ids, params, self.tokenizer)
-        async with aclosing(self.follow(Add(request_id, ids, params, priority, cache_salt), fresh, timeout_s=timeout_s, replay=replay)) as outputs:
+        async with contextlib.aclosing(self.follow(Add(request_id, ids, params, priority, cache_salt), fresh, timeout_s=timeout_s, replay=replay)) as outputs:
             async for output in outputs:
                 yield output
 

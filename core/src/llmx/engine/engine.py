@@ -53,8 +53,7 @@ class Engine:
         limits = executor.limits
         self.executor = executor
         self.pooler = Pooler(pooling, limits.max_tokens)
-        caching = config.cache.prefix_caching and not self.pooler.bidirectional
-        self.kv = KVManager(kv_plan, max_chunk=limits.max_tokens, numerics=numerics, prefix_caching=caching)
+        self.kv = KVManager(kv_plan, max_chunk=limits.max_tokens, numerics=numerics, prefix_caching=self.pooler.caching(config))
         self.scheduler = Scheduler(
             self.kv,
             max_tokens=limits.max_tokens,
@@ -180,9 +179,7 @@ class Engine:
         self.accounting.stats.generation_tokens += len(emission.tokens)
         if emission.logprobs is not None:
             news.lp = _rows(*emission.logprobs)
-        if emission.pooled is not None:
-            rows = self.pooler.result(request.id, emission.pooled)
-            news.pooled, news.pooled_rows = rows.tobytes(), len(rows)
+        self.pooler.tell(emission, news)
         if emission.prompt_logprobs is not None:
             news.prompt_lp = _rows(emission.prompt_logprobs.ids, emission.prompt_logprobs.lp, emission.prompt_logprobs.rank)
         return self._close(request, news) if request.finished else news

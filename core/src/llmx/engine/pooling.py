@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from llmx.config import EngineConfig
-from llmx.engine.messages import Add
+from llmx.engine.messages import Add, SeqOutput
 from llmx.errors import PromptTooLong, RequestError
 from llmx.pooling_params import PoolingConfig, PoolingParams
+from llmx.sched.emission import Emission
 
 __all__ = ["Pooler", "check_pooling", "gives_rows", "with_whole_prompts"]
 
@@ -66,10 +67,9 @@ class Pooler:
         self._max_tokens = max_tokens
         self._params: dict[str, PoolingParams] = {}
 
-    @property
-    def bidirectional(self) -> bool:
-        """Rows see what follows them, so no page can serve another text."""
-        return self.config is not None and self.config.bidirectional
+    def caching(self, config: EngineConfig) -> bool:
+        """Whether prefixes are kept: where rows see what follows them, no page can serve another text."""
+        return config.cache.prefix_caching and not (self.config is not None and self.config.bidirectional)
 
     def check(self, message: Add) -> None:
         """Raise RequestError for a request that this model cannot serve, or whose text does not fit into a step."""
@@ -101,6 +101,12 @@ class Pooler:
     def forget(self, request_id: str) -> None:
         """It has ended."""
         self._params.pop(request_id, None)
+
+    def tell(self, emission: Emission, news: SeqOutput) -> None:
+        """The answer into the news of a request whose rows have come."""
+        if emission.pooled is not None:
+            rows = self.result(news.id, emission.pooled)
+            news.pooled, news.pooled_rows = rows.tobytes(), len(rows)
 
     def result(self, request_id: str, rows: np.ndarray) -> np.ndarray:
         """f32 [rows, W] of the model -> what was asked for: one row per text or per token, cut, of length 1, or as probabilities."""

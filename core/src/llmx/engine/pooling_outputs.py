@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +21,20 @@ __all__ = [
     "PoolingRequestOutput",
     "ScoringOutput",
     "ScoringRequestOutput",
+    "as_json",
 ]
+
+
+def as_json(data: np.ndarray, encoding: str) -> Any:
+    """Numbers as lists (float), their little-endian float32 bytes (base64), or a bit per element, the first one highest, as bytes: of a
+    vector as numbers 0..255 (ubinary) or -128..127 (binary).
+    """
+    if encoding == "base64":
+        return base64.b64encode(data.astype("<f4").tobytes()).decode()
+    if encoding in ("binary", "ubinary"):
+        bits = np.packbits(data > 0).astype(np.int16)
+        return (bits - 128 if encoding == "binary" else bits).tolist()
+    return data.tolist()
 
 
 @dataclass(slots=True)

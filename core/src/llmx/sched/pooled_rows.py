@@ -1,21 +1,27 @@
-"""What a step holds of requests that want rows of their prompt instead of tokens."""
+"""What a step holds of requests that want rows of their prompt instead of tokens, and what it gives them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from llmx.batch import EMPTY_I32
+from llmx.batch import EMPTY_I32, Status, StepOutput
 from llmx.request import Request
+from llmx.sched.emission import Emission
 
-__all__ = ["all_numbers", "pooled_rows", "token_types"]
+__all__ = ["add_pooled", "take_pooled", "token_types"]
 
 
-def pooled_rows(request: Request, start: int, end: int) -> range:
-    """Of the request's rows start .. end - 1, counted from 0, those that are wanted."""
-    wanted = {"cls": (0, 1), "last": (request.prompt_len - 1, request.prompt_len)}.get(request.pooling or "", (0, request.prompt_len))
-    return range(max(wanted[0] - start, 0), min(wanted[1], end) - start)
+def add_pooled(request: Request, start: int, end: int, row: int, head: list[int], pooled: list[tuple[Request, slice]]) -> None:
+    """Of the request's rows start .. end - 1, which are the step's from `row` on, those that are wanted become head rows."""
+    if request.pooling is None:
+        return
+    first, last = {"cls": (0, 1), "last": (request.prompt_len - 1, request.prompt_len)}.get(request.pooling, (0, request.prompt_len))
+    wanted = range(max(first, start), min(last, end))
+    if wanted:
+        pooled.append((request, slice(len(head), len(head) + len(wanted))))
+        head.extend(row + position - start for position in wanted)
 
 
 def token_types(rows: Sequence[tuple[Request, int]], q: Sequence[int]) -> np.ndarray:
@@ -26,6 +32,15 @@ def token_types(rows: Sequence[tuple[Request, int]], q: Sequence[int]) -> np.nda
     return np.concatenate(types).astype(np.int32)
 
 
-def all_numbers(rows: np.ndarray) -> bool:
-    """True unless an element is NaN or infinite."""
-    return bool(np.isfinite(rows).all())
+def take_pooled(
+    pooled: Sequence[tuple[Request, slice]], out: StepOutput, news: dict[Request, Emission], finish: Callable[[Request, str, int], None]
+) -> None:
+    """Each request's rows into its news; one with a NaN or an infinite element is ended instead. pooled: requests and their head rows."""
+    for request, span in pooled:
+        if request.finished:
+            continue
+        rows = out.hidden["pooled"][span]
+        good = bool(np.isfinite(rows).all())
+        news[request] = Emission(request, [], pooled=rows if good else None)
+        if not good:
+            finish(request, "error", int(Status.NAN))

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-import numpy as np
-
 from llmx.batch import Status, StepOutput
 from llmx.kv.manager import KVManager
 from llmx.request import Request, RequestState
@@ -20,7 +18,7 @@ from llmx.sched.budget import TokenBudget
 from llmx.sched.drafting import Drafting
 from llmx.sched.emission import Emission
 from llmx.sched.policy import Waiting, order_key
-from llmx.sched.pooled_rows import all_numbers
+from llmx.sched.pooled_rows import take_pooled
 from llmx.sched.preempt import choose_victim
 from llmx.sched.step_builder import Scheduled, StepBuilder
 
@@ -247,12 +245,7 @@ class Scheduler:
         for request, lp in zip(scheduled.scores, out.prompt_lp, strict=True):
             if not request.finished:
                 news[request] = Emission(request, [], prompt_logprobs=lp)
-        for request, span in scheduled.pooled:
-            if not request.finished:
-                news[request] = Emission(request, [], pooled=(rows := out.hidden["pooled"][span]))
-                if not all_numbers(rows):
-                    news[request].pooled = None
-                    self.finish(request, "error", int(Status.NAN))
+        take_pooled(scheduled.pooled, out, news, self.finish)
         for request in self._fail_rows(scheduled, out):
             news.setdefault(request, Emission(request, []))
         block = self.kv.block_tokens

@@ -11,7 +11,7 @@ import numpy as np
 
 from llmx.batch import EMPTY_I32, Joined, Step, Want
 from llmx.request import Request
-from llmx.sched.pooled_rows import pooled_rows, token_types
+from llmx.sched.pooled_rows import add_pooled, token_types
 
 __all__ = ["Scheduled", "StepBuilder"]
 
@@ -110,9 +110,7 @@ class _Layout:
             self.num_decoding += 1
         row = len(self.tokens) - q
         self._add_scores(request, row, start, end)
-        if request.pooling is not None and (wanted := pooled_rows(request, start, end)):
-            self.pooled.append((request, slice(len(self.head), len(self.head) + len(wanted))))
-            self.head.extend(row + place for place in wanted)
+        add_pooled(request, start, end, row, self.head, self.pooled)
         if end == request.num_scheduled_total and request.wants_token:
             self._add_samples(request, row + q - 1)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
+from llmx.engine.pooling_outputs import as_json
 from llmx.errors import RequestError
 from llmx.pooling_params import PoolingParams
 from llmx_server.body import read_body, shorten
@@ -20,7 +19,6 @@ from llmx_server.protocol.pooling import texts_of
 from llmx_server.protocol.pooling_fields import pooling_field
 from llmx_server.protocol.pooling_routes import COHERE_EMBED
 from llmx_server.protocol.usage import response_head
-from llmx_server.routes.embeddings import encoded
 from llmx_server.schema import json_body
 from llmx_server.serving import serving_of
 
@@ -87,15 +85,7 @@ async def create_cohere_embeddings(request: Request) -> Response:
     name = "inputs" if body.texts is None else "texts"
     jobs = [await text_job(serving, text, params, f"{name}[{i}]") for i, text in enumerate(texts)]
     outputs = await run_jobs(request, serving, None, jobs, body.priority)
-    vectors = [output.outputs.data for output in outputs]
     head = response_head("embd", "list", model, serving.fingerprint)
     meta = {"api_version": {"version": "2"}, "billed_units": {"input_tokens": token_usage(outputs)["prompt_tokens"]}}
-    shown = {kind: _typed(vectors, kind) for kind in body.embedding_types}
+    shown = {kind: [as_json(output.outputs.data, kind) for output in outputs] for kind in body.embedding_types}
     return JsonResponse({"id": head["id"], "embeddings": shown, "texts": texts, "meta": meta, "response_type": "embeddings_by_type"}, headers=headers)
-
-
-def _typed(vectors: Sequence[np.ndarray], kind: str) -> list[Any]:
-    if kind in ("float", "base64"):
-        return [encoded(vector, kind) for vector in vectors]
-    bits = [np.packbits(vector > 0) for vector in vectors]  # a bit per element, the first one highest
-    return [(one.astype(np.int16) - 128).tolist() if kind == "binary" else one.tolist() for one in bits]

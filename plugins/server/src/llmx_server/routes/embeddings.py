@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
-import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from llmx.engine.pooling_outputs import as_json
 from llmx.errors import RequestError
 from llmx.pooling_params import PoolingParams
 from llmx_server.body import read_body, shorten
@@ -22,7 +21,7 @@ from llmx_server.protocol.usage import response_head
 from llmx_server.schema import json_body
 from llmx_server.serving import Serving, serving_of
 
-__all__ = ["encoded", "router"]
+__all__ = ["router"]
 
 router = APIRouter()
 
@@ -58,7 +57,7 @@ async def create_classification(request: Request) -> Response:
     params = body.params("classify")
     labels = pooling_config(serving, params).labels
 
-    def entry(index: int, data: np.ndarray) -> dict[str, Any]:
+    def entry(index: int, data: Any) -> dict[str, Any]:
         return {"index": index, "label": labels[int(data.argmax())], "probs": data.tolist(), "num_classes": len(labels)}
 
     return await _answer(request, serving, body, params, CLASSIFY, ("classify", "list", entry))
@@ -70,8 +69,8 @@ async def _each(request: Request, serving: Serving, body: EmbeddingRequest, para
     if encoding not in ("float", "base64"):
         raise RequestError(f"encoding_format is {shorten(encoding)}: it must be float or base64", field="encoding_format")
 
-    def entry(index: int, data: np.ndarray) -> dict[str, Any]:
-        return {"index": index, "object": kind, key: encoded(data, encoding)}
+    def entry(index: int, data: Any) -> dict[str, Any]:
+        return {"index": index, "object": kind, key: as_json(data, encoding)}
 
     return await _answer(request, serving, body, params, route, (prefix, "list", entry))
 
@@ -85,8 +84,3 @@ async def _answer(request: Request, serving: Serving, body: InputFields, params:
     outputs = await run_jobs(request, serving, body, jobs)
     data = [entry(index, output.outputs.data) for index, output in enumerate(outputs)]
     return JsonResponse({**head, "data": data, "usage": token_usage(outputs)}, headers=headers)
-
-
-def encoded(data: np.ndarray, encoding: str) -> Any:
-    """Numbers, or their little-endian float32 bytes as base64."""
-    return data.tolist() if encoding == "float" else base64.b64encode(data.astype("<f4").tobytes()).decode()
