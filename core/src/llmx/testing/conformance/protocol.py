@@ -155,6 +155,25 @@ def verified_drafts_give_the_tokens_of_single_steps(subject: Subject) -> None:
     assert int(driver.step({1: [-1]}).tokens[0, 0]) == plain[4], "after rejected drafts another token follows"
 
 
+def a_row_that_fails_behind_a_draft(subject: Subject) -> None:
+    """What was drawn before it goes out; the next step meets the failure in its first row, as without drafts."""
+    driver = subject.driver()
+    needs_late(driver)
+    driver.join({0: PROMPT})
+    driver.step({0: PROMPT[:-1]}, [])
+    step = driver.step_of({0: [PROMPT[-1], 7, 8]}, samples=np.array([(0, 0, 3)], np.int32), late=True)
+    step.new_blocks = tuple(np.empty((0, 3), np.int32) for _ in driver.executor.kv_needs())
+    driver.seq += 1
+    ticket = driver.executor.submit(step)
+    driver.executor.release(ticket, Late(mask=mask_of(VOCAB, [7], [8], [])))
+    out = driver.executor.collect(ticket)
+    assert out.count.tolist() == [2] and out.tokens[0].tolist() == [7, 8, -1], f"count {out.count}, tokens {out.tokens}"
+    assert out.status.tolist() == [Status.OK], f"status {out.status}"
+    driver.done[0] = len(PROMPT) + 1
+    again = driver.late({0: [8]}, Late(mask=mask_of(VOCAB, [])))
+    assert again.status.tolist() == [Status.MASK_DEAD], f"the failure is not met again: status {again.status}"
+
+
 def prompt_logprobs_across_chunks(subject: Subject) -> None:
     """Score spans, also where the next token lies in the next chunk."""
     driver = subject.driver()
@@ -312,6 +331,7 @@ CHECKS = (
     a_mask_across_words,
     host_logits_see_and_change_the_rows,
     verified_drafts_give_the_tokens_of_single_steps,
+    a_row_that_fails_behind_a_draft,
     prompt_logprobs_across_chunks,
     forks_draw_with_their_own_seed,
     a_preempted_request_goes_on,
