@@ -116,7 +116,8 @@ def test_drafts_are_counted(drafting: Api) -> None:
 
 def test_b104_a_grammar_beside_drafts() -> None:
     """Requests with a grammar bring no drafts, those beside them do; all end as without."""
-    schema = {"type": "object", "properties": {"tags": {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 3, "maxItems": 3}}, "required": ["tags"]}
+    tags = {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 3, "maxItems": 3}
+    schema = {"type": "object", "properties": {"tags": tags}, "required": ["tags"]}
     asked = [
         SamplingParams(temperature=0.0, max_tokens=60, structured_outputs=StructuredOutputsParams(json=schema)),
         SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True),
