@@ -15,7 +15,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 TEXTS = ["paris is the capital of france", "a", "bananas are yellow , and the capital is old ; " * 3, "france"]
 PAIRS = [("capital of france", "paris is the capital"), ("a", "bananas are yellow and old and yellow"), ("is the capital old", "a")]
 _WORDS = "paris is the capital of france a bananas are yellow and old , ; un ##able ##s b ##an".split()
-SIZE: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "initializer_range": 0.35}
+SIZE: dict[str, Any] = {
+    "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "initializer_range": 0.35,
+}  # fmt: skip
 ENCODER: dict[str, Any] = {**SIZE, "max_position_embeddings": 64}
 DISTIL: dict[str, Any] = {"vocab_size": 40, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 64, "initializer_range": 0.35}
 DECODER: dict[str, Any] = {**SIZE, "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0}
