@@ -43,6 +43,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "version": ("version:version", "The installed llmx packages."),
     },
     "Write a platform or a plugin": {
+        "plugin": ("plugin:app", "Write a package of your own: a platform, kernels, or a plugin."),
         "conformance": ("conformance:conformance", "Check a platform against everything that core asks of one."),
     },
 }
