@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from llmx.kv.block_hash import chain_hash, chain_start
 from llmx.kv.block_pool import BlockPool, BlockState
+from llmx.kv.manager import KVManager
 
 
 def test_the_null_block_is_never_handed_out() -> None:
@@ -120,6 +123,21 @@ def test_states_tell_of_every_block() -> None:
     states = list(pool.states())
     assert len(states) == 5 and states[held - 1] == BlockState.HELD and states[cached - 1] == BlockState.CACHED
     assert states.count(BlockState.FREE) == 3 and states[freed - 1] == BlockState.FREE
+
+
+def test_the_map_is_runs_over_the_blocks_of_all_groups() -> None:
+    rng, pools = random.Random(3), [BlockPool(40), BlockPool(2), BlockPool(25)]
+    for pool in pools:
+        for number, block in enumerate([pool.allocate() for _ in range(pool.num_available - 1)]):
+            if rng.random() < 0.5:
+                pool.publish(block, b"%d" % number)
+            if rng.random() < 0.6:
+                pool.release(block)
+    runs = KVManager.block_map(SimpleNamespace(pools=pools))  # type: ignore[arg-type]
+    assert [state for state, run in runs for _ in range(run)] == [*pools[0].states(), *pools[1].states(), *pools[2].states()]
+    assert all(before[0] != after[0] for before, after in pairwise(runs)) and len(runs) > 10
+    assert sum(run for state, run in runs if state == BlockState.HELD) == sum(pool.num_held for pool in pools)
+    assert sum(run for state, run in runs if state == BlockState.CACHED) == sum(pool.num_cached for pool in pools) > 0
 
 
 def test_hashes_chain_and_depend_on_everything_before() -> None:

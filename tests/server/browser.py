@@ -140,7 +140,7 @@ def browser(folder: Path) -> Iterator[Page]:
     command = [CHROMIUM, *_FLAGS, f"--user-data-dir={folder}", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost", "about:blank"]
     with (folder / "log").open("w+") as log, subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log) as process:
         try:
-            with connect(_address(process, folder / "log"), max_size=None, proxy=None, compression=None) as socket:
+            with connect(_address(process, folder / "log"), max_size=None, proxy=None, compression=None, ping_interval=None) as socket:
                 yield _attached(socket)
         finally:
             process.kill()

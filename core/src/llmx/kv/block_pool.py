@@ -104,11 +104,12 @@ class BlockPool:
 
     def states(self) -> bytes:
         """One BlockState per block, in their order, without the null block. O(blocks)."""
-        states = bytearray([BlockState.HELD]) * self.num_blocks
+        free, cached, held = map(int, BlockState)
+        states = bytearray([held]) * self.num_blocks
         for block in self._free:
-            states[block] = BlockState.FREE
+            states[block] = free
         for block in self._cached:
-            states[block] = BlockState.CACHED
+            states[block] = cached
         return bytes(states[1:])
 
     def reset_cache(self) -> None:

@@ -7,7 +7,6 @@ the scheduler moves both into the Step that it is building (`take_changes`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 import numpy as np
 
@@ -245,8 +244,9 @@ class KVManager:
 
     def block_map(self) -> list[tuple[int, int]]:
         """Runs (BlockState, how many) over the blocks of all groups, in their order, without the null blocks. O(blocks)."""
-        states = b"".join(pool.states() for pool in self.pools)
-        return [(state, sum(1 for _ in run)) for state, run in groupby(states)]
+        states = np.frombuffer(b"".join(pool.states() for pool in self.pools), np.uint8)
+        begins = np.concatenate(([0], np.flatnonzero(np.diff(states)) + 1))
+        return list(zip(states[begins].tolist(), np.diff(begins, append=len(states)).tolist(), strict=True))
 
     def check_integrity(self, requests: list[Request]) -> None:
         """Raise AssertionError unless every block is accounted for by exactly these requests."""
