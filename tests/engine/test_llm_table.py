@@ -21,6 +21,7 @@ from llmx.foreign_options import FOREIGN, REFUSED
 from llmx.options import OPTIONS
 from tests.engine.from_vllm_page import OPTIONS_ELSEWHERE, python_part, with_part
 from tests.engine.llm_table import ARGUMENTS, ASKS, BASE, BEAM_FIELDS, LONG, Field, Refused, sampling_fields
+from tests.pooling.arguments import POOLING_ARGUMENTS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/from-vllm.md"
 FIELDS = [field.name for field in fields(SamplingParams)]
@@ -91,8 +92,9 @@ def test_params_may_change_once_a_request_is_made(llm: LLM) -> None:
 
 def test_every_method_and_argument_is_in_the_table() -> None:
     public = {name: member for name, member in inspect.getmembers(LLM, inspect.isfunction) if not name.startswith("_")}
-    assert sorted(public) == sorted([*ARGUMENTS, *REFUSED_METHODS])
-    for name, arguments in ARGUMENTS.items():
+    every = {**ARGUMENTS, **POOLING_ARGUMENTS}
+    assert sorted(public) == sorted([*every, *REFUSED_METHODS])
+    for name, arguments in every.items():
         assert list(inspect.signature(public[name]).parameters)[1:] == sorted(arguments, key=list(inspect.signature(public[name]).parameters).index), name
 
 
@@ -160,7 +162,7 @@ def test_options_of_llm_alone() -> None:
 
 def test_the_page_says_what_is_tested(request: pytest.FixtureRequest, plain: RequestOutput) -> None:
     says = {name: field.says for name, field in sampling_fields(plain).items() if isinstance(field, Field)}
-    wanted = with_part(PAGE.read_text(encoding="utf-8"), python_part(says, ARGUMENTS, BEAM_FIELDS))
+    wanted = with_part(PAGE.read_text(encoding="utf-8"), python_part(says, {**ARGUMENTS, **POOLING_ARGUMENTS}, BEAM_FIELDS))
     if request.config.getoption("--write-docs"):
         PAGE.write_text(wanted, encoding="utf-8")
     assert PAGE.read_text(encoding="utf-8") == wanted
