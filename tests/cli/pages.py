@@ -157,5 +157,5 @@ def _there(option: Option) -> tuple[str, ...]:
 _OWN_NAMES = {
     *("memory_fraction", "num_blocks", "drain_timeout", "offline", "cache_dir", "interactive", "platform", "device", "threads", "kernel", "disable_kernel"),
     *("allow_plugin", "deny_plugin", "structured_outputs_backend", "grammar_timeout", "log_format", "queue_timeout", "step_timeout", "request_timeout"),
-    *("reader_timeout", "response_store_bytes", "response_max_age"),
+    *("reader_timeout", "response_store_bytes", "response_max_age", "files_dir", "files_max_bytes"),
 }

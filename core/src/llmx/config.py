@@ -114,6 +114,8 @@ class ServerConfig:
     reader_timeout_s: float = 60.0  # a client that takes nothing of its answer for so long is cut off; 0: never
     response_store_bytes: int = 64 * 2**20  # of /v1/responses, kept in memory; 0: none is kept
     response_max_age_s: float = 3600.0  # since a response was last used
+    files_dir: str = ""  # folder of /v1/files and /v1/batches; none: they are off
+    files_max_bytes: int = 8 * 2**30  # of uploaded files and of what batches wrote
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,6 +204,7 @@ def _check(config: EngineConfig, labels: Mapping[str, str]) -> None:
         ("server.reader_timeout_s", config.server.reader_timeout_s, 0, None),
         ("server.response_store_bytes", config.server.response_store_bytes, 0, None),
         ("server.response_max_age_s", config.server.response_max_age_s, 1, None),
+        ("server.files_max_bytes", config.server.files_max_bytes, 0, None),
     )
     for path, value, low, high in rules:
         if value is not None and (value < low or (high is not None and value > high)):

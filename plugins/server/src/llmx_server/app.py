@@ -14,13 +14,14 @@ from starlette.responses import Response
 from llmx.config import EngineConfig
 from llmx.errors import LlmxError
 from llmx_server.auth import ApiKeyGuard
+from llmx_server.batches import start_batches
 from llmx_server.chat_forms import ChatForms
 from llmx_server.error_shapes import in_shape
 from llmx_server.errors import JsonResponse, error_body, failure_body, failure_status
 from llmx_server.metrics import Metrics
 from llmx_server.request_id import RequestId
 from llmx_server.response_store import ResponseStore
-from llmx_server.routes import chat, chat_socket, completions, messages, models, ops, responses, tokenize
+from llmx_server.routes import batches, chat, chat_socket, completions, files, messages, models, ops, responses, tokenize
 from llmx_server.routes.pooled import router as pooled
 from llmx_server.serving import Phase, Serving
 from llmx_server.socket_guard import SameOrigin
@@ -30,7 +31,7 @@ from llmx_server.web import page
 if TYPE_CHECKING:
     from llmx.engine.async_engine import AsyncEngine
 
-__all__ = ["create_app"]
+__all__ = ["create_app", "unguarded"]
 
 _log = logging.getLogger("llmx.server")
 
@@ -40,25 +41,38 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, phase: Phase = "rea
 
     The Serving that the routes use is `app.state.serving`.
     """
-    # No page that loads scripts from elsewhere: /openapi.json alone describes the API.
-    app = FastAPI(title="llmx", version=version(), docs_url=None, redoc_url=None, root_path=config.server.root_path)
     serving = Serving(engine, config, Metrics(), ChatForms.of, phase)
     if phase == "ready":
         serving.metrics.name_model(serving.model_names[0], engine.info)
+    app = _routed(config.server.root_path)
     app.state.serving = serving
     app.state.responses = ResponseStore(config.server.response_store_bytes, config.server.response_max_age_s)
-    for module in (completions, chat, chat_socket, messages, responses, models, tokenize, ops, page):
+    app.state.batches = start_batches(config, serving, lambda: unguarded(app)) if config.server.files_dir else None
+    if config.server.api_keys:
+        refused = partial(serving.metrics.rejected, "invalid_api_key")
+        app.add_middleware(ApiKeyGuard, keys=config.server.api_keys, root_path=config.server.root_path, on_refused=refused)
+    app.add_middleware(SameOrigin)
+    app.add_middleware(RequestId)
+    return app
+
+
+def unguarded(app: FastAPI) -> FastAPI:
+    """The same application without its middleware, for requests from inside: whoever causes them has shown a key already."""
+    inner = _routed()
+    inner.state = app.state
+    return inner
+
+
+def _routed(root_path: str = "") -> FastAPI:
+    # No page that loads scripts from elsewhere: /openapi.json alone describes the API.
+    app = FastAPI(title="llmx", version=version(), docs_url=None, redoc_url=None, root_path=root_path)
+    for module in (completions, chat, chat_socket, messages, responses, files, batches, models, tokenize, ops, page):
         app.include_router(module.router)
     app.include_router(pooled)
     app.add_exception_handler(LlmxError, _on_llmx_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(Exception, _on_exception)
-    if config.server.api_keys:
-        refused = partial(serving.metrics.rejected, "invalid_api_key")
-        app.add_middleware(ApiKeyGuard, keys=config.server.api_keys, root_path=config.server.root_path, on_refused=refused)
-    app.add_middleware(SameOrigin)
-    app.add_middleware(RequestId)
     return app
 
 

@@ -13,6 +13,7 @@ import uvicorn
 
 from llmx.config import EngineConfig
 from llmx_server.app import create_app
+from llmx_server.batches import Batches
 from llmx_server.draining import drain, signals
 from llmx_server.listen import BACKLOG, listen, url_of
 from llmx_server.serving import Serving
@@ -41,19 +42,23 @@ async def serve(
     The engine may still be starting: /health and /ready answer 503 until `engine.start()` returns, then on_ready gets the
     server's URL. on_progress is told how far the start is. Raises what `engine.start()` raises, and ConfigError when the port cannot be had.
     """
+    batches: Batches | None = None
     try:
         sock = sock or listen(config.server)
         app = create_app(engine, config, phase="loading")
+        batches = app.state.batches
         server = _Server(_uvicorn_config(app, config))
         with signals(server, app.state.serving) as asked:
             starting = asyncio.create_task(engine.start(on_progress))
             draining = asyncio.create_task(drain(server, app.state.serving, asked))
             try:
-                await _run(server, sock, starting, app.state.serving, on_ready)
+                await _run(server, sock, starting, app.state.serving, on_ready, batches)
             finally:
                 draining.cancel()
                 await asyncio.gather(draining, return_exceptions=True)
     finally:
+        if batches is not None:
+            await batches.close()
         if config.server.uds:
             Path(config.server.uds).unlink(missing_ok=True)
         await engine.close()
@@ -68,7 +73,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _run(server: _Server, sock: socket.socket, starting: asyncio.Task[None], serving: Serving, on_ready: Callable[[str], None] | None) -> None:
+async def _run(
+    server: _Server, sock: socket.socket, starting: asyncio.Task[None], serving: Serving, on_ready: Callable[[str], None] | None, batches: Batches | None
+) -> None:
     listening = asyncio.create_task(server.serve(sockets=[sock]))
     try:
         await asyncio.wait((listening, starting), return_when=asyncio.FIRST_COMPLETED)
@@ -76,6 +83,8 @@ async def _run(server: _Server, sock: socket.socket, starting: asyncio.Task[None
             starting.result()
             serving.metrics.name_model(serving.model_names[0], serving.engine.info)
             serving.phase = "ready"
+            if batches is not None:
+                batches.start()
             if on_ready:
                 on_ready(url_of(sock, serving.config.server.root_path))
         await listening

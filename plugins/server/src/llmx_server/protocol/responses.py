@@ -12,6 +12,7 @@ from llmx.errors import RequestError
 from llmx.sampling_params import SamplingParams
 from llmx_server.body import shorten
 from llmx_server.protocol.chat import ChatRequest
+from llmx_server.protocol.metadata import check_metadata
 from llmx_server.protocol.sampling import within_logprob_limit
 
 __all__ = ["ResponsesRequest", "renamed"]
@@ -28,9 +29,6 @@ _SAME_NAME = (
     "structured_outputs", "chat_template_kwargs", "include_reasoning", "parallel_tool_calls", "priority", "cache_salt", "request_id", "service_tier",
     "stream", "stream_options",
 )  # fmt: skip
-_MAX_METADATA = 16  # OpenAI's limits
-_MAX_METADATA_KEY = 64
-_MAX_METADATA_VALUE = 512
 # A chat request's names for what this one calls otherwise.
 _NAMES = {"max_tokens": "max_output_tokens", "messages": "input", "prompt": "input", "response_format": "text", "reasoning_effort": "reasoning"}
 _IN_TEXT = (
@@ -109,7 +107,7 @@ class ResponsesRequest(BaseModel):
             within_logprob_limit("top_logprobs", self.top_logprobs)
         if self.background and self.store is False:
             raise RequestError("background is true and store is false: a background response is fetched later, so it must be stored", field="background")
-        self._check_metadata()
+        check_metadata(self.metadata)
 
     def chat(self, messages: list[dict[str, Any]]) -> ChatRequest:
         """The same as a chat request about `messages`, the conversation so far. Raises RequestError."""
@@ -154,15 +152,6 @@ class ResponsesRequest(BaseModel):
             "top_p": params.top_p,
             "truncation": self.truncation or "disabled",
         }
-
-    def _check_metadata(self) -> None:
-        given = self.metadata or {}
-        if len(given) > _MAX_METADATA:
-            raise RequestError(f"metadata has {len(given)} entries: at most {_MAX_METADATA} are allowed", field="metadata")
-        for key, value in given.items():
-            if len(key) > _MAX_METADATA_KEY or len(value) > _MAX_METADATA_VALUE:
-                limits = f"keys have at most {_MAX_METADATA_KEY} characters and values {_MAX_METADATA_VALUE}"
-                raise RequestError(f"metadata[{shorten(key)}] is too long: {limits}", field="metadata")
 
     def _effort(self) -> str | None:
         given = self.reasoning or {}

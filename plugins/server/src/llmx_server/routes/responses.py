@@ -14,6 +14,7 @@ from llmx_server.disconnect import until_disconnect
 from llmx_server.errors import JsonResponse
 from llmx_server.protocol.api_fields import RESPONSES
 from llmx_server.protocol.extra_fields import check_extra, warning_header
+from llmx_server.protocol.pages import page_of
 from llmx_server.protocol.response_input import chat_messages, input_items
 from llmx_server.protocol.responses import ResponsesRequest
 from llmx_server.response_job import response_job
@@ -81,7 +82,7 @@ async def get_response(request: Request, response_id: str) -> Response:
     if not record.events:
         message = "stream is true, but this response was not made in the background: its events are not kept, fetch it without stream"
         raise RequestError(message, field="stream")
-    return EventStream(record.follow(_whole_number("starting_after", after or "-1", -1) + 1), end=b"")
+    return EventStream(record.follow(0 if after is None else _event_number(after) + 1), end=b"")
 
 
 @router.delete("/v1/responses/{response_id}")
@@ -108,20 +109,7 @@ async def cancel_response(request: Request, response_id: str) -> Response:
 async def list_input_items(request: Request, response_id: str) -> Response:
     """The conversation that a response answers, the latest item first unless order is asc."""
     items = [_shown(item) for item in _store_of(request).get(response_id).items]
-    query = request.query_params
-    if query.get("order", "desc") not in ("asc", "desc"):
-        raise RequestError(f"order is {shorten(query['order'])}: it must be asc or desc", field="order")
-    if query.get("order") != "asc":
-        items.reverse()
-    if after := query.get("after"):
-        place = next((number for number, item in enumerate(items) if item["id"] == after), None)
-        if place is None:
-            raise RequestError(f"after is {shorten(after)}: no item has this id", field="after")
-        items = items[place + 1 :]
-    limit = _whole_number("limit", query.get("limit", "20"), 1, _MAX_PAGE)
-    page = items[:limit]
-    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
-    return JsonResponse({"object": "list", "data": page, **ends, "has_more": len(items) > limit})
+    return JsonResponse(page_of(items, request.query_params, most=_MAX_PAGE, default=20))
 
 
 def _store_of(request: Request) -> ResponseStore:
@@ -166,12 +154,8 @@ def _shown(item: dict[str, Any]) -> dict[str, Any]:
     return {"status": "completed", **item}
 
 
-def _whole_number(name: str, text: str, least: int, most: int | None = None) -> int:
-    """A number of the query. Raises RequestError."""
-    try:
-        value = int(text) if len(text) < 10 else least - 1
-    except ValueError:
-        value = least - 1
-    if value < least or (most is not None and value > most):
-        raise RequestError(f"{name} is {shorten(text)}: it must be a whole number from {least}{f' to {most}' if most else ''}", field=name)
-    return value
+def _event_number(text: str) -> int:
+    """starting_after of the query. Raises RequestError."""
+    if not text.isdecimal() or len(text) > 9:
+        raise RequestError(f"starting_after is {shorten(text)}: it must be the sequence_number of an event", field="starting_after")
+    return int(text)

@@ -1,0 +1,69 @@
+"""InProcess: requests to the application without a connection, answered exactly as over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Message
+
+from llmx_server.errors import JsonResponse, failure_body, failure_status
+
+__all__ = ["Answer", "InProcess"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer. headers: lower-case names."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class InProcess:
+    """make_app: gives an application without an API key guard, when the first request comes: whoever asks here has been let in already."""
+
+    def __init__(self, make_app: Callable[[], ASGIApp]) -> None:
+        self._make_app = make_app
+        self._app: ASGIApp | None = None
+
+    async def post(self, path: str, body: bytes) -> Answer:
+        """The answer to a JSON body. Cancelled, the request is aborted."""
+        self._app = self._app or self._make_app()
+        parts: list[Message] = []
+        given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Message:
+            if not given:
+                await asyncio.Event().wait()  # the client stays; cancelling ends it
+            return given.pop()
+
+        async def send(message: Message) -> None:
+            parts.append(message)
+
+        try:
+            await self._app(_scope(path, len(body)), receive, send)
+        except Exception as error:  # noqa: BLE001  the application has answered and logged it; servers see it raised again
+            if not parts:
+                return Answer(failure_status(error)[0], {}, bytes(JsonResponse(failure_body(error)).body))
+        headers = {name.decode().lower(): value.decode("latin-1") for name, value in parts[0]["headers"]}
+        return Answer(parts[0]["status"], headers, b"".join(part.get("body", b"") for part in parts[1:]))
+
+
+def _scope(path: str, size: int) -> dict[str, object]:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"host", b"batch"), (b"content-type", b"application/json"), (b"content-length", b"%d" % size)],
+        "client": None,
+        "server": None,
+    }
