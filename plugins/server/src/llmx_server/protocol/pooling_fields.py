@@ -1,4 +1,4 @@
-"""Every body field of the routes for vectors and scores, as protocol/api_fields.py has them for text. docs/api-fields.md is made from both."""
+"""Every body field of the routes for vectors and scores, as protocol/api_fields.py has them for text. docs/embeddings.md has this table."""
 
 from __future__ import annotations
 
