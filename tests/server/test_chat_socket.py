@@ -9,6 +9,8 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
+from socket import socket as PlainSocket
 from typing import Any
 
 import httpx
@@ -28,9 +30,11 @@ BODY = {"messages": [{"role": "user", "content": "hi"}], "temperature": 0}
 
 
 @asynccontextmanager
-async def served(engine: FakeEngine, **server: Any) -> AsyncIterator[str]:
-    """`llmx_server.serve` in this process; yields host:port."""
+async def served(engine: FakeEngine, *, send_buffer: int = 0, **server: Any) -> AsyncIterator[str]:
+    """`llmx_server.serve` in this process; yields host:port. send_buffer: bytes that the system takes for a client that does not read."""
     sock = bind("127.0.0.1", 0)
+    if send_buffer:
+        sock.setsockopt(SOL_SOCKET, SO_SNDBUF, send_buffer)
     host = "{}:{}".format(*sock.getsockname())
     ready = asyncio.Event()
     config = EngineConfig(server=replace(ServerConfig(), **server))
@@ -110,6 +114,24 @@ async def test_leaving_ends_the_answer_in_the_engine(engine: FakeEngine) -> None
             while engine.running:
                 await asyncio.sleep(0.01)
         assert engine.aborted == engine.started_ids
+
+
+async def test_a_client_that_does_not_read_is_cut_off(engine: FakeEngine, caplog: pytest.LogCaptureFixture) -> None:
+    engine.answer, engine.info.max_model_len = lambda ids: "x" * 3000, 10_000
+    async with served(engine, send_buffer=4096, reader_timeout_s=0.5) as host:
+        plain = PlainSocket()
+        plain.setsockopt(SOL_SOCKET, SO_RCVBUF, 4096)
+        plain.setblocking(False)
+        name, port = host.split(":")
+        await asyncio.get_running_loop().sock_connect(plain, (name, int(port)))
+        async with talk(host, sock=plain, max_queue=1) as client:
+            await client.send(json.dumps(BODY))
+            async with asyncio.timeout(HANG_S):
+                while not engine.aborted:
+                    await asyncio.sleep(0.02)
+            assert not engine.running and engine.counts.generation_tokens < 3000
+            assert "has not read its answer for 0.5 s (--reader-timeout)" in caplog.text
+            client.transport.abort()
 
 
 async def test_faults_are_told_and_the_connection_stays(engine: FakeEngine) -> None:

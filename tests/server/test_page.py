@@ -31,6 +31,8 @@ async def test_every_file_is_served_as_it_is_with_a_strict_policy(client: httpx.
         assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
         assert policy["require-trusted-types-for"] == "'script'" and policy["trusted-types"] == "'none'"
         assert response.headers["x-content-type-options"] == "nosniff" and response.headers["referrer-policy"] == "no-referrer"
+        head = await client.head(path)
+        assert head.status_code == 200 and not head.content and int(head.headers["content-length"]) == len(response.content)
         again = await client.get(path, headers={"if-none-match": response.headers["etag"]})
         assert again.status_code == 304 and not again.content
     for path in ("/web", "/web/", "/web/index.html", "/web/../page.py", "/web/%2e%2e/page.py", "/web/main.js/", "/index.html"):

@@ -46,7 +46,7 @@ PAGE_PATHS = frozenset({"/", *(f"/web/{name}" for name in _FILES if name != "ind
 router = APIRouter(include_in_schema=False)
 
 
-@router.get("/")
+@router.api_route("/", methods=["GET", "HEAD"])
 async def page(request: Request) -> Response:
     """The page."""
     return _answer(request, "index.html")
@@ -57,7 +57,7 @@ async def _asset(request: Request) -> Response:
 
 
 for _path in sorted(PAGE_PATHS - {"/"}):
-    router.add_api_route(_path, _asset, methods=["GET"], name=_path)
+    router.add_api_route(_path, _asset, methods=["GET", "HEAD"], name=_path)
 
 
 def _answer(request: Request, name: str) -> Response:

@@ -41,7 +41,10 @@ export class EngineView {
       if (turn !== this.turn) return;
       this.pane.classList.add("stale");
       this.told.state("bad", error instanceof KeyNeeded ? "needs a key" : "not reached");
-      if (error instanceof KeyNeeded) this.told.keyNeeded();
+      if (error instanceof KeyNeeded) {
+        this.told.keyNeeded();
+        return; // asked again when a key is given
+      }
     }
     if (!document.hidden) this.timer = setTimeout(() => this.look(), this.pane.hidden ? HIDDEN_MS : EVERY_MS);
   }
