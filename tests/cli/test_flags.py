@@ -49,7 +49,10 @@ WORKS = {
     "--root-path /p": ("root_path", "/p"),
     # what llmx does anyway
     "--api-key secret": ("api_key", "(hidden)"),
-    "--runner generate": None,
+    "--runner generate": ("runner", "generate"),
+    "--runner pooling": ("runner", "pooling"),
+    "--convert embed": ("convert", "embed"),
+    '--pooler-config {"pooling_type":"MEAN"}': ("pooler_config", {"pooling_type": "MEAN"}),
     "--tokenizer-mode auto": None,
     "--no-trust-remote-code": None,
     "--enforce-eager": None,
@@ -78,7 +81,8 @@ WORKS = {
 
 # flag and value as typed -> words of the answer: the reason, and what to use
 REFUSES = {
-    "--runner pooling": "generative models only",
+    "--runner draft": "one of auto, generate, pooling",
+    "--convert reward": "one of auto, none, embed, classify",
     "--tokenizer-mode mistral": "--tokenizer",
     "--trust-remote-code": "a plugin can add an architecture",
     "--dtype bfloat16": "one of auto, float32",
