@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 from fake_engine import VOCAB, FakeEngine
+from in_process import serving
 from prometheus_client.parser import text_string_to_metric_families
 
 from llmx.config import EngineConfig, ServerConfig
@@ -17,14 +16,6 @@ from llmx_server import create_app
 from llmx_server.auth import OPEN_PATHS
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def serving(engine: FakeEngine, **server: object) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(engine, EngineConfig(server=ServerConfig(**server)))  # type: ignore[arg-type]
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://t") as client:
-        client.app = app  # type: ignore[attr-defined]
-        yield client
 
 
 async def test_models(client: httpx.AsyncClient) -> None:

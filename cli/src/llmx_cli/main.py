@@ -28,6 +28,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("chat:run", "The same as chat."),
         "complete": ("complete:complete", "Continue a text, with a model here or a server."),
     },
+    "Serve": {
+        "key": ("key:key", "Make an API key with a name and scopes, for --api-key-file."),
+    },
     "Models": {
         "pull": ("pull:pull", "Fetch a model from the Hugging Face hub."),
         "list": ("models:list_", "List the models on this machine."),

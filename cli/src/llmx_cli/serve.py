@@ -52,7 +52,7 @@ def serve(settings: Settings) -> None:
 
     def on_ready(url: str) -> None:
         _show_progress("", 0.0)
-        lines = _summary(engine.info, changes, url, guarded=bool(config.server.api_keys), chats=engine.chat_template.available)
+        lines = _summary(engine.info, changes, url, guarded=bool(config.server.api_keys or config.server.api_key_file), chats=engine.chat_template.available)
         if config.server.log_format == "json":
             _say(logs.json_line("info", "llmx", "ready", url=url, model=engine.info.name, summary=[": ".join(filter(None, line)) for line in lines]))
         else:

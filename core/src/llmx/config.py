@@ -102,7 +102,8 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8000
     uds: str = ""  # path of a Unix socket to listen on instead of host and port
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = ()  # each may do everything
+    api_key_file: str = ""  # names, scopes and salted hashes of keys
     root_path: str = ""
     tool_parser: str = "auto"  # how the model writes tool calls: a name of llmx.answers, auto (told from the chat template) or none
     reasoning_parser: str = "auto"

@@ -146,6 +146,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("reasoning_parser", "server.reasoning_parser", "str", "how the model marks its reasoning: auto, none, or a name", server=True),
     Option("uds", "server.uds", "str", "path of a Unix socket to listen on, instead of host and port", server=True),
     Option("api_key", "server.api_keys", "list", "key that clients must send; several are allowed", server=True, secret=True),
+    Option("api_key_file", "server.api_key_file", "str", "file of keys with scopes, as salted hashes; `llmx key` writes it", server=True),
     Option("root_path", "server.root_path", "str", "path prefix behind a proxy", server=True),
     Option(
         "log_level",

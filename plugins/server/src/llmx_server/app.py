@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -18,6 +17,7 @@ from llmx_server.batches import start_batches
 from llmx_server.chat_forms import ChatForms
 from llmx_server.error_shapes import in_shape
 from llmx_server.errors import JsonResponse, error_body, failure_body, failure_status
+from llmx_server.keys import KeyRing
 from llmx_server.metrics import Metrics
 from llmx_server.request_id import RequestId
 from llmx_server.response_store import ResponseStore
@@ -48,9 +48,9 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, phase: Phase = "rea
     app.state.serving = serving
     app.state.responses = ResponseStore(config.server.response_store_bytes, config.server.response_max_age_s)
     app.state.batches = start_batches(config, serving, lambda: unguarded(app)) if config.server.files_dir else None
-    if config.server.api_keys:
-        refused = partial(serving.metrics.rejected, "invalid_api_key")
-        app.add_middleware(ApiKeyGuard, keys=config.server.api_keys, root_path=config.server.root_path, on_refused=refused)
+    if config.server.api_keys or config.server.api_key_file:
+        keys = KeyRing(config.server.api_keys, config.server.api_key_file)
+        app.add_middleware(ApiKeyGuard, keys=keys, root_path=config.server.root_path, on_refused=serving.metrics.rejected)
     app.add_middleware(SameOrigin)
     app.add_middleware(RequestId)
     return app

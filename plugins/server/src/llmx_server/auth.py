@@ -1,15 +1,15 @@
-"""The API key guard: every path needs a key but the three that orchestrators probe and the files of the page at `/`."""
+"""The API key guard: every path needs a key, and a key the scopes of the path, but the three that orchestrators probe and the files of the page at `/`."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llmx_server.error_shapes import in_shape
 from llmx_server.errors import JsonResponse, error_body
+from llmx_server.keys import Key, KeyRing
+from llmx_server.scopes import scopes_of
 from llmx_server.socket_guard import deny, key_from_first_message
 from llmx_server.web.page import PAGE_PATHS
 
@@ -19,52 +19,61 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/version"}) | PAGE_PATHS
 
 
 class ApiKeyGuard:
-    """ASGI middleware that answers 401 unless `Authorization: Bearer KEY` or `x-api-key: KEY` names one of `keys`.
+    """ASGI middleware that answers 401 unless `Authorization: Bearer KEY` or `x-api-key: KEY` names one of `keys`, 403 where the key lacks a scope.
 
     Default deny: a route added later is guarded without a change here. Preflight requests (OPTIONS) carry no key and reach
-    no handler that does work, so they pass. on_refused is called for each 401.
+    no handler that does work, so they pass. on_refused is called for each refusal with its code.
     """
 
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...], root_path: str = "", on_refused: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, root_path: str = "", on_refused: Callable[[str], None] = lambda code: None) -> None:
         self._app = app
-        self._keys = tuple(_digest(key.encode()) for key in keys)
+        self._keys = keys
+        self._root = root_path.rstrip("/")
         self._on_refused = on_refused
-        self._open = OPEN_PATHS | {root_path.rstrip("/") + path for path in OPEN_PATHS}
+        self._open = OPEN_PATHS | {self._root + path for path in OPEN_PATHS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on or answers 401."""
-        if scope["type"] == "lifespan" or self._passes(scope):
+        """Passes the request on, or answers 401 or 403."""
+        if scope["type"] == "lifespan" or scope.get("method") == "OPTIONS" or scope["path"] in self._open:
             await self._app(scope, receive, send)
             return
-        if scope["type"] == "websocket":
-            await self._socket(scope, receive, send)
+        shown = _shown(scope)
+        if not shown and scope["type"] == "websocket":
+            await self._first_message(scope, receive, send)
             return
-        self._on_refused()
-        message = "no valid API key: send the header `Authorization: Bearer KEY` with a key given to --api-key"
-        body = in_shape(scope["path"], 401, error_body(message, code="invalid_api_key"))
-        response = JsonResponse(body, status_code=401, headers={"WWW-Authenticate": "Bearer"})
-        await response(scope, receive, send)
+        key = self._keys.find(shown.strip()) if shown else None
+        lacking = self._lacking(key, scope) if key else frozenset()
+        if key and not lacking:
+            await self._app(scope, receive, send)
+        elif key:
+            message = f"the API key {key.name!r} may not do this: it lacks the scope {', '.join(sorted(lacking))}"
+            await self._refuse(scope, receive, send, 403, message, "insufficient_scope")
+        else:
+            message = "no valid API key: send the header `Authorization: Bearer KEY` with a key given to --api-key or --api-key-file"
+            await self._refuse(scope, receive, send, 401, message, "invalid_api_key")
 
-    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A WebSocket without a valid key in its headers: 401 for a wrong one; without any, the first message must bring it."""
-        if _shown(scope):
-            self._on_refused()
-            await deny(scope, send, 401, "no valid API key: the header names none that was given to --api-key", "invalid_api_key")
-        elif channel := await key_from_first_message(receive, send, self._knows):
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, status: int, message: str, code: str) -> None:
+        self._on_refused(code)
+        if scope["type"] == "websocket":
+            await deny(scope, send, status, message, code)
+            return
+        body = in_shape(scope["path"], status, error_body(message, code=code))
+        await JsonResponse(body, status_code=status, headers={"WWW-Authenticate": "Bearer"} if status == 401 else {})(scope, receive, send)
+
+    async def _first_message(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A WebSocket without a key in its headers: the first message must bring it."""
+
+        def knows(shown: bytes) -> bool:
+            key = self._keys.find(shown.strip())
+            return key is not None and not self._lacking(key, scope)
+
+        if channel := await key_from_first_message(receive, send, knows):
             await self._app(scope, *channel)
         else:
-            self._on_refused()
+            self._on_refused("invalid_api_key")
 
-    def _passes(self, scope: Scope) -> bool:
-        if scope.get("method") == "OPTIONS" or scope["path"] in self._open:
-            return True
-        key = _shown(scope)
-        return bool(key) and self._knows(key)
-
-    def _knows(self, key: bytes) -> bool:
-        # Digests of equal length, every one compared, each in constant time: how long it takes tells nothing about how near a guess was.
-        matches = [hmac.compare_digest(_digest(key.strip()), known) for known in self._keys]
-        return any(matches)
+    def _lacking(self, key: Key, scope: Scope) -> frozenset[str]:
+        return scopes_of(scope["path"].removeprefix(self._root)) - key.scopes
 
 
 def _shown(scope: Scope) -> bytes:
@@ -74,7 +83,3 @@ def _shown(scope: Scope) -> bytes:
     if scheme.lower() != b"bearer":
         key = headers.get(b"x-api-key", b"")  # Anthropic's clients
     return bytes(key)
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()

@@ -1,0 +1,126 @@
+"""API keys: those of --api-key, which may do everything, and those of a file, each with a name and scopes. The file holds no key, only salted hashes.
+
+A line of the file: `NAME SCOPE[,SCOPE] SALT$HASH`; `llmx key` writes it. Empty lines and lines that begin with # are comments.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmx.errors import ConfigError
+
+__all__ = ["SCOPES", "Key", "KeyRing", "new_key"]
+
+SCOPES = ("generate", "embed", "admin")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SECRET = re.compile(r"([0-9a-f]{32})\$([0-9a-f]{64})")
+_log = logging.getLogger("llmx.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is known of a key: its name for messages (never the key), what it may do, and its salted hash."""
+
+    name: str
+    scopes: frozenset[str]
+    salt: bytes
+    digest: bytes
+
+    def matches(self, key: bytes) -> bool:
+        """Whether `key` is this one, in constant time."""
+        return hmac.compare_digest(_digest(self.salt, key), self.digest)
+
+
+class KeyRing:
+    """All keys of a server. The file is read again when it changes, so that a key can be added or withdrawn while the server runs.
+
+    Raises ConfigError for a file that cannot be read; one that breaks later is reported in the log, and the keys before it stay.
+    """
+
+    def __init__(self, keys: tuple[str, ...], file: str = "") -> None:
+        self._given = tuple(_key("--api-key", frozenset(SCOPES), key) for key in keys)
+        self._path = Path(file) if file else None
+        self._stamp = self._look()
+        self._filed = self._read()
+
+    def find(self, key: bytes) -> Key | None:
+        """The key that this is, or None. Every one is compared: how long it takes tells nothing about how near a guess was."""
+        self._renew()
+        matches = [known for known in (*self._given, *self._filed) if known.matches(key)]
+        return matches[0] if matches else None
+
+    def names(self) -> list[str]:
+        """Names of the file's keys."""
+        return [key.name for key in self._filed]
+
+    def _renew(self) -> None:
+        if (stamp := self._look()) == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._filed = self._read()
+        except ConfigError as error:
+            _log.error("%s; the keys that were read before stay valid", error)
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat() if self._path else None
+        except OSError:
+            return None
+        return (found.st_mtime_ns, found.st_size) if found else None
+
+    def _read(self) -> tuple[Key, ...]:
+        if self._path is None:
+            return ()
+        try:
+            lines = self._path.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the file of API keys {self._path} cannot be read: {error}", field="server.api_key_file") from error
+        found = [_parse(line, f"{self._path}:{at}") for at, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")]
+        names = [key.name for key in found]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(f"{self._path}: the name {twice[0]!r} stands on two lines: give each key its own", field="server.api_key_file")
+        return tuple(found)
+
+
+def new_key(name: str, scopes: tuple[str, ...]) -> tuple[str, str]:
+    """(a new random key, its line for the file). Raises ConfigError for a name or a scope that the file cannot hold."""
+    key = f"llmx-{secrets.token_urlsafe(32)}"
+    made = _key(name, frozenset(scopes), key)
+    line = f"{name} {','.join(scope for scope in SCOPES if scope in scopes)} {made.salt.hex()}${made.digest.hex()}"
+    _parse_words(name, list(scopes), "llmx key")
+    return key, line
+
+
+def _parse(line: str, where: str) -> Key:
+    words = line.split()
+    secret = _SECRET.fullmatch(words[2]) if len(words) == 3 else None
+    if secret is None:
+        raise ConfigError(f"{where}: a line is NAME SCOPES SALT$HASH, as `llmx key` writes it", field="server.api_key_file")
+    scopes = _parse_words(words[0], words[1].split(","), where)
+    return Key(words[0], scopes, bytes.fromhex(secret[1]), bytes.fromhex(secret[2]))
+
+
+def _parse_words(name: str, scopes: list[str], where: str) -> frozenset[str]:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{where}: {name[:80]!r} is no name of a key: letters, digits, '.', '_' and '-', at most 64", field="server.api_key_file")
+    if not scopes or (wrong := [scope for scope in scopes if scope not in SCOPES]):
+        raise ConfigError(f"{where}: there is no scope {(wrong if scopes else [''])[0]!r}: {', '.join(SCOPES)}", field="server.api_key_file")
+    return frozenset(scopes)
+
+
+def _key(name: str, scopes: frozenset[str], key: str) -> Key:
+    salt = secrets.token_bytes(16)
+    return Key(name, scopes, salt, _digest(salt, key.encode()))
+
+
+def _digest(salt: bytes, key: bytes) -> bytes:
+    # A fast hash is enough: keys are random and long, so nobody finds one by trying.
+    return hashlib.sha256(salt + key).digest()

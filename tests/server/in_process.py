@@ -1,0 +1,21 @@
+"""A server in the test's own process, without a socket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+from fake_engine import FakeEngine
+
+from llmx.config import EngineConfig, ServerConfig
+from llmx_server import create_app
+
+
+@asynccontextmanager
+async def serving(engine: FakeEngine, **server: object) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server with these settings; its `app` is the application."""
+    app = create_app(engine, EngineConfig(server=ServerConfig(**server)))  # type: ignore[arg-type]
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://t") as client:
+        client.app = app  # type: ignore[attr-defined]
+        yield client
