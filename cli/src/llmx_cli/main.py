@@ -27,6 +27,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "chat": ("chat:chat", "Chat on the terminal, with a model here or a server."),
         "run": ("chat:run", "The same as chat."),
         "complete": ("complete:complete", "Continue a text, with a model here or a server."),
+        "run-batch": ("run_batch:run_batch", "Answer a file of requests (JSON lines), with a model here."),
     },
     "Serve": {
         "key": ("key:key", "Make an API key with a name and scopes, for --api-key-file."),
@@ -65,7 +66,7 @@ _ELSEWHERE = {
     "start": "llmx serve",
     "server": "llmx serve",
     "help": "llmx --help",
-    "run-batch": "llmx serve, and send the lines of the file as requests",
+    "batch": "llmx run-batch -i FILE -o FILE",
 }
 
 _EXIT_CODES = "Exit codes: 0 done; 1 something failed while it ran; 2 it did not start, and the message says what to do; 130 Ctrl-C."

@@ -50,11 +50,11 @@ class Settings:
         return found
 
 
-def with_settings(*, server: bool = False, model: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: the command's parameter `settings` becomes all engine options (and the server's), MODEL and --config."""
+def with_settings(*, server: bool = False, model: bool = True, also: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: the command's parameter `settings` becomes all engine options (and the server's, or those in `also`), MODEL and --config."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        names = [option.name for option in OPTIONS if server or not option.server]
+        names = [option.name for option in OPTIONS if server or not option.server or option.name in also]
         foreign = [option for option in FOREIGN if server or not option.server]
         own = inspect.signature(command, eval_str=True)
 

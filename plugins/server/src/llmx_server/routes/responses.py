@@ -35,7 +35,7 @@ _MAX_PAGE = 100  # OpenAI's limit of one page of input items
 async def create_response(request: Request) -> Response:
     """Answer an input, whole, streamed or in the background."""
     serving, store = serving_of(request), _store_of(request)
-    serving.check_ready()
+    serving.check_generates()
     body = await read_body(request, ResponsesRequest)
     model = serving.model_name(body.model)
     body.check()
@@ -61,7 +61,7 @@ async def create_response(request: Request) -> Response:
 async def count_input_tokens(request: Request) -> Response:
     """Tokens of the prompt that a request would make."""
     serving, store = serving_of(request), _store_of(request)
-    serving.check_ready()
+    serving.check_generates()
     body = await read_body(request, ResponsesRequest)
     serving.model_name(body.model)
     body.check()
