@@ -61,4 +61,6 @@ class EngineProcess:
             self.process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(_KILL_WAIT_S)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         self.forget()
