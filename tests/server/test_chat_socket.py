@@ -216,6 +216,14 @@ async def test_a_key_in_the_first_message(engine: FakeEngine) -> None:
         assert await told(socket) == {"type": "ready"}
 
 
+async def test_who_shows_no_key_is_not_waited_for(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmx_server.socket_guard._FIRST_MESSAGE_S", 0.05)
+    async with served(engine, api_keys=("right",)) as host, talk(host) as socket:
+        with pytest.raises(ConnectionClosed) as closed:
+            await socket.recv()
+        assert closed.value.rcvd and closed.value.rcvd.code == 4401
+
+
 async def test_no_other_origin_may_open_it(engine: FakeEngine) -> None:
     async with served(engine) as host:
         async with talk(host, origin=f"http://{host}") as socket:

@@ -42,7 +42,8 @@ def client(live: Server) -> Iterator[openai.OpenAI]:
 
 
 def test_summary_tells_what_a_user_wants_to_know(live: Server) -> None:
-    for text in (MODEL, f"platform  {PLATFORM} on ", "requests of full length fit", "--threads 1 (flag)", live.url, "curl "):
+    told = (MODEL, f"platform  {PLATFORM} on ", "requests of full length fit", "--threads 1 (flag)", live.url, "curl ")
+    for text in (*told, f"page      {live.url}/ for a browser: chat"):
         assert text in live.summary
 
 

@@ -112,3 +112,17 @@ async def test_engine_state_while_loading(engine: FakeEngine) -> None:
         state = (await client.get("/engine/state")).json()
         assert state["phase"] == "loading" and state["engine"] is None and state["models"] == []
         assert state["latency"]["first_token"] == {"count": 0, "p50": None, "p90": None, "p99": None}
+
+
+@pytest.mark.filterwarnings("ignore:The `root_path` parameter is deprecated")
+@pytest.mark.parametrize("prefix", ["", "/llm"])
+async def test_behind_a_proxy_with_a_path_prefix(engine: FakeEngine, prefix: str) -> None:
+    """Whether the proxy takes the prefix off or leaves it on; addresses in the page are relative."""
+    app = create_app(engine, EngineConfig(server=ServerConfig(api_keys=("key",), root_path="/llm")))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+        assert (await client.get(f"{prefix}/")).text.startswith("<!doctype html>")
+        assert (await client.get(f"{prefix}/web/main.js")).status_code == 200
+        assert (await client.get(f"{prefix}/engine/state")).status_code == 401
+        assert (await client.get(f"{prefix}/engine/state", headers={"x-api-key": "key"})).status_code == 200
+    index = (STATIC / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r'(?:src|href)="/', index)

@@ -93,6 +93,7 @@ def _summary(info: EngineInfo, changes: list[Change], url: str, *, guarded: bool
     key = " -H 'Authorization: Bearer YOUR_KEY'" if guarded else ""
     where = f"--unix-socket {url.removeprefix('unix:')} http://localhost" if url.startswith("unix:") else url
     size = f"{info.kv_bytes / _MIB:.0f} MiB {info.kv_dtype}, {info.kv_tokens} tokens"
+    shown = "chat, and a live view of the engine" if chats and info.pooling is None else "a live view of the engine"
     lines = [
         ("model", f"{', '.join(info.served_names) or info.name} ({info.architecture}, {info.dtype}), context {info.max_model_len} tokens"),
         ("platform", f"{info.platform} on {info.device}, {info.threads} thread{'s' if info.threads != 1 else ''}: {info.platform_why}"),
@@ -103,6 +104,7 @@ def _summary(info: EngineInfo, changes: list[Change], url: str, *, guarded: bool
         *(("set", change) for change in info.changes),
         *(("warning", warning) for warning in info.warnings),
         ("ready", f"{url} (loaded in {info.load_s:.1f} s)"),
+        *([] if url.startswith("unix:") else [("page", f"{url}/ for a browser: {shown}")]),
         ("try", f"curl {where}{path}{key} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"),
     ]
     return lines
