@@ -70,6 +70,8 @@ def prepare(config: EngineConfig, user_set: Iterable[str] = ()) -> Prepared:
     config, changes, warnings = platform.configure(config, caps, user_set)
     drafter = choose_drafter(manager, config)
     loaded = load_model(config.model, registry_from(manager))
+    if drafter is not None and loaded.pooling is not None:
+        raise ConfigError("speculative_config: the model gives vectors or scores, no tokens that could be guessed: leave it out", field="speculative_config")
     config = with_whole_prompts(config, loaded.pooling, loaded.summary.max_model_len, set(user_set))
     executor, kernels = platform.executor(config, caps, loaded.bundle)
     choices = platform.choices(config, caps, loaded.bundle.model, executor, kernels)

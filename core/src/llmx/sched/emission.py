@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
-from llmx.batch import PromptLogprobs
-from llmx.request import Request
+    from llmx.batch import PromptLogprobs
+    from llmx.request import Request
 
 __all__ = ["Emission"]
 
