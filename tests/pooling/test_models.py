@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from llmx import LLM, ConfigError, ModelError, PoolingParams, RequestError
+from llmx import LLM, AsyncLLMEngine, ConfigError, ModelError, PlatformError, PoolingParams, RequestError
+from llmx.weights.hub_name import HubName, select_files
 from llmx_cpu.native import ISA_NAMES, best_isa
 from tests.pooling.checkpoints import PAIRS, TEXTS, rows, vectors, write
 
@@ -172,3 +174,36 @@ def test_models_that_cannot_be_what_is_asked(tmp_path: Path) -> None:
             start(tmp_path, **options)
     with start(tmp_path) as llm, pytest.raises(RequestError, match="gives vectors, no text"):
         llm.generate("a")
+
+
+def test_a_model_of_the_hub_comes_with_the_files_that_say_how_it_is_pooled() -> None:
+    files = ["config.json", "model.safetensors", "tokenizer.json", "modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "onnx/config.json"]
+    side = select_files(HubName("org/name"), files).side
+    assert {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"} <= set(side) and "onnx/config.json" not in side
+
+
+def test_the_null_platform_says_that_it_gives_no_vectors(tmp_path: Path) -> None:
+    write(tmp_path, "bert")
+    with pytest.raises(PlatformError, match="this model vectors or scores"):
+        LLM(str(tmp_path), platform="null")
+
+
+def test_an_encoder_keeps_no_more_kv_than_one_step_needs(tmp_path: Path) -> None:
+    write(tmp_path, "bert")
+    with LLM(str(tmp_path), platform="cpu", threads=1, max_num_seqs=8) as llm:
+        assert llm.info.num_kv_blocks == 1024 // 16 + 8
+        assert len(llm.embed(TEXTS * 10, use_tqdm=False)) == 40
+
+
+def test_the_asynchronous_face_has_encode(tmp_path: Path) -> None:
+    model = write(tmp_path, "bert", "mean_tokens")
+
+    async def ask() -> np.ndarray:
+        engine = AsyncLLMEngine.from_engine_args({"model": str(tmp_path), "dtype": "float32", **CPU})
+        try:
+            outputs = [[output async for output in engine.encode(text, PoolingParams())] for text in TEXTS]
+            return np.array([one.outputs.data for (one,) in outputs])
+        finally:
+            await engine.close()
+
+    assert np.abs(asyncio.run(ask()) - vectors(model, tmp_path, TEXTS, "mean")).max() < CLOSE

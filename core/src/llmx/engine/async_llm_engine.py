@@ -8,11 +8,15 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from llmx.engine.async_pooling import pool
 from llmx.engine.engine_args import EngineArgs
 from llmx.engine.output_processor import only_new
 from llmx.engine.outputs import RequestOutput
+from llmx.engine.pooling_input import pooling_input
+from llmx.engine.pooling_outputs import PoolingRequestOutput
 from llmx.engine.request_input import Prompt, cut_prompt, parse_prompt, request_params
 from llmx.errors import EngineDead, RequestError
+from llmx.pooling_params import PoolingParams
 from llmx.sampling_params import RequestOutputKind, SamplingParams
 from llmx.tokens.tokenizer_view import TokenizerView
 
@@ -79,6 +83,24 @@ class AsyncLLMEngine:
                 yield only_new(output)
             elif output.finished or params.output_kind is RequestOutputKind.CUMULATIVE:
                 yield replace(output, outputs=[replace(answer, token_ids=list(answer.token_ids)) for answer in output.outputs])
+
+    async def encode(
+        self,
+        prompt: Prompt,
+        pooling_params: PoolingParams,
+        request_id: str | None = None,
+        *,
+        lora_request: None = None,
+        priority: int = 0,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """The one output of a request to a model that gives vectors or scores. Arguments as in LLM.encode. Raises as `generate` does."""
+        if lora_request is not None:
+            raise RequestError("lora_request is set: adapters are not supported; merge it into the model's weights", field="lora_request")
+        await self.ready()
+        self._check_priority(priority)
+        ids, second, params = pooling_input(prompt, pooling_params, self.engine.tokenizer, self.engine.info.max_model_len, tokenization_kwargs)
+        yield await pool(self.engine, ids, params, request_id or f"llm-{uuid.uuid4().hex}", second_text=second, priority=priority)
 
     def _check_priority(self, priority: int) -> None:
         if priority and self.engine.config.scheduler.policy != "priority":

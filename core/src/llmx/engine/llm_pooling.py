@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmx.engine.pooling import check_pooling
+from llmx.engine.pooling_input import pooling_input, texts_input
 from llmx.engine.pooling_outputs import (
     ClassificationOutput,
     ClassificationRequestOutput,
@@ -18,7 +19,7 @@ from llmx.engine.pooling_outputs import (
     ScoringOutput,
     ScoringRequestOutput,
 )
-from llmx.engine.request_input import Prompt, as_batch, one_per_prompt, parse_prompt
+from llmx.engine.request_input import Prompt, as_batch, one_per_prompt
 from llmx.errors import RequestError
 from llmx.pooling_params import PoolingConfig, PoolingParams
 
@@ -32,7 +33,7 @@ Params = PoolingParams | Sequence[PoolingParams] | None
 
 
 def similarity(a: np.ndarray, b: np.ndarray) -> float:
-    """Cosine of two vectors; of two tables of token vectors the mean of each row's best match (MaxSim, as a sum)."""
+    """Cosine of two vectors; of two tables of token vectors the sum of each row's best match (MaxSim)."""
     if a.ndim == 1:
         return float(np.dot(a, b) / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12))
     return float((a @ b.T).max(axis=1).sum())
@@ -101,26 +102,10 @@ class PoolingCalls:
         return config
 
     def _parsed(self, prompt: Prompt, params: PoolingParams, tokenization: Mapping[str, Any] | None) -> tuple[list[int], int, PoolingParams]:
-        given = dict(tokenization or {})
-        params = replace(params, **{key: given.pop(key) for key in ("truncate_prompt_tokens", "truncation_side") if key in given})
-        text = prompt if isinstance(prompt, str) else prompt.get("prompt") if isinstance(prompt, Mapping) and prompt.get("prompt_token_ids") is None else None
-        if isinstance(text, str) and given.get("add_special_tokens", True):
-            if isinstance(prompt, Mapping):
-                parse_prompt(prompt, self._engine.tokenizer, given)  # its keys are checked there
-            return (*self._texts(text, None, params), params)
-        ids = parse_prompt(prompt, self._engine.tokenizer, given).ids
-        if (most := self._most(params)) is not None:
-            ids = ids[:most] if params.truncation_side == "right" else ids[-most:]
-        return ids, -1, params
+        return pooling_input(prompt, params, self._engine.tokenizer, self._engine.info.max_model_len, tokenization)
 
     def _texts(self, text: str, pair: str | None, params: PoolingParams) -> tuple[list[int], int]:
-        side: Any = params.truncation_side
-        return self._engine.tokenizer.encode_texts(text, pair, most=self._most(params), side=side)
-
-    def _most(self, params: PoolingParams) -> int | None:
-        limit = self._engine.info.max_model_len
-        most = params.truncate_prompt_tokens
-        return limit if most == -1 else most
+        return texts_input(text, pair, params, self._engine.tokenizer, self._engine.info.max_model_len)
 
     def _run(self, jobs: list[tuple[list[int], int, PoolingParams]], bar: Any) -> list[PoolingRequestOutput]:
         """All of one call, or none."""

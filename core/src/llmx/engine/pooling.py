@@ -10,6 +10,7 @@ import numpy as np
 from llmx.config import EngineConfig
 from llmx.engine.messages import Add, SeqOutput
 from llmx.errors import PromptTooLong, RequestError
+from llmx.kv.spec import BLOCK_TOKENS
 from llmx.pooling_params import PoolingConfig, PoolingParams
 from llmx.sched.emission import Emission
 
@@ -19,12 +20,19 @@ _LONGEST_STEP = 8192  # tokens that a step is made long enough for by itself, so
 
 
 def with_whole_prompts(config: EngineConfig, pooling: PoolingConfig | None, max_model_len: int, user_set: set[str]) -> EngineConfig:
-    """The configuration with steps long enough for the longest text of a model whose texts are computed in one step."""
-    path = "scheduler.max_num_batched_tokens"
-    if pooling is None or not pooling.whole_prompt or path in user_set:
+    """The configuration with steps long enough for the longest text of a model whose texts are computed in one step.
+
+    Where nothing of a text is kept after its step, the KV cache holds what one step needs, and no more.
+    """
+    if pooling is None or not pooling.whole_prompt:
         return config
-    tokens = max(config.scheduler.max_num_batched_tokens or 0, min(max_model_len, _LONGEST_STEP))
-    return replace(config, scheduler=replace(config.scheduler, max_num_batched_tokens=tokens))
+    scheduler, cache = config.scheduler, config.cache
+    if "scheduler.max_num_batched_tokens" not in user_set:
+        scheduler = replace(scheduler, max_num_batched_tokens=max(scheduler.max_num_batched_tokens or 0, min(max_model_len, _LONGEST_STEP)))
+    if pooling.bidirectional and scheduler.max_num_batched_tokens and not user_set & {"cache.kv_bytes", "cache.num_blocks"}:
+        longest = max(scheduler.max_num_batched_tokens, max_model_len)
+        cache = replace(cache, num_blocks=1 + -(-longest // BLOCK_TOKENS) + scheduler.max_num_seqs)  # each request's last block is begun
+    return replace(config, scheduler=scheduler, cache=cache)
 
 
 def check_pooling(config: PoolingConfig | None, params: PoolingParams | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from llmx.config import EngineConfig
+from llmx.errors import PlatformError
 from llmx.executor.base import Executor
 from llmx.executor.bundle import ModelBundle
 from llmx.executor.null import NullExecutor
@@ -45,6 +46,8 @@ class NullPlatform:
     @hookimpl
     def llmx_executor(self, config: EngineConfig, bundle: ModelBundle) -> Executor:
         """A NullExecutor with the model's KV groups and vocabulary."""
+        if any("pooled" in program.outputs() for program in bundle.model.programs.values()):
+            raise PlatformError("the null platform gives tokens of a hash, and this model vectors or scores: choose another with --platform")
         groups: dict[KVSpec, list[str]] = {}
         for state in bundle.model.states.values():
             groups.setdefault(state.spec, []).append(state.name)

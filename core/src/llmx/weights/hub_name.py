@@ -26,7 +26,9 @@ INDEX = "model.safetensors.index.json"
 SIDE_FILES = (
     *("README.md", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     "chat_template.jinja",
+    *("modules.json", "sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json", "sentence_xlm-roberta_config.json"),
 )
+_POOLING = re.compile(r"\d+_Pooling/config\.json")  # sentence-transformers: which rows become the vector of a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def select_files(name: HubName, files: Collection[str]) -> Selection:
     if name.quant is None and "config.json" in plain:
         weights = _safetensors(plain)
         if weights is not None:
-            return Selection("safetensors", side, weights)
+            return Selection("safetensors", (*side, *(file for file in sorted(files) if _POOLING.fullmatch(file))), weights)
     if models:
         card = tuple(file for file in side if file == "README.md")
         return Selection("gguf", card, tuple(_complete(name, models[_choose(name, models)])))
