@@ -53,6 +53,15 @@ def test_costs_follow_the_machine_and_keep_their_shape() -> None:
     assert cost.of(8) / cost.of(1) == pytest.approx(3.0, rel=0.15)
 
 
+def test_a_step_far_beyond_what_was_measured_is_a_measurement() -> None:
+    cost = StepCost()
+    cost.set(1, 10.0)
+    cost.set(2, 10.0)
+    assert cost.pays(8, 0.98)
+    cost.observe(8, 80.0)
+    assert cost.of(8) == 80.0 and not cost.pays(8, 0.98)
+
+
 def test_a_row_is_never_free() -> None:
     cost = StepCost()
     cost.set(1, 80.0)

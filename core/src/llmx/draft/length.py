@@ -17,6 +17,7 @@ _LEARN = 0.15  # weight of one more draft in a request's rate
 _LEARN_ALL = 0.02  # and in the rate that new requests begin with
 _LEAST, _MOST = 0.01, 0.995
 _FOLLOW, _BEND = 0.2, 0.05  # weight of one step in what all steps cost, and in what steps of its size cost beside others
+_FURTHER = 1.5  # times the most rows measured: beyond, a step is a measurement of its own
 _LEAST_ROW = 0.03  # of a step of one row: what a further row costs at least, whatever a measurement says
 _PAUSE, _LONGEST_PAUSE = 4, 64  # guesses passed over after a draft that was tried although it seemed not worth it
 
@@ -40,6 +41,9 @@ class StepCost:
     def observe(self, rows: int, cost: float) -> None:
         """A step went by. All measurements follow it, as contexts grow and the machine is busy or not; the nearest one a little more."""
         if not self._rows or cost <= 0:
+            return
+        if rows > _FURTHER * self._rows[-1]:  # nothing near it was measured
+            self.set(rows, max(cost, self._costs[-1]))
             return
         off = min(max(cost / self.of(rows), 0.5), 2.0) - 1.0
         at = min(bisect_left(self._rows, rows), len(self._rows) - 1)
