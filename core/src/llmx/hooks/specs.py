@@ -74,7 +74,7 @@ class HookSpecs:
 
     @hookspec
     def llmx_diagnostics(self) -> Iterable[DiagItem]:  # type: ignore[empty-body]
-        """[*] A. Lines for `llmx platforms --verbose`."""
+        """[*] A. Lines of `llmx doctor` and `llmx platforms --json`."""
 
     # -- features ------------------------------------------------------------------------------------------------------
 
