@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 from socket import socket as PlainSocket
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -160,7 +161,10 @@ async def test_faults_are_told_and_the_connection_stays(engine: FakeEngine) -> N
             assert error["status"] == status and words in error["error"]["message"] and done == {"type": "done", "reason": "error"}
         warning = (await answer(socket, {**BODY, "colour": "red"}))[0]
         assert warning["type"] == "warning" and "colour" in warning["ignored"][0]
-        engine.fail_at = 2
+        engine.info.pooling = SimpleNamespace(classifies=False, tasks=("embed",))
+        error, done = await answer(socket, BODY)
+        assert "gives vectors, no text" in error["error"]["message"] and done["reason"] == "error"
+        engine.info.pooling, engine.fail_at = None, 2
         *_, error, done = await answer(socket, BODY)
         assert error["status"] == 503 and error["retry_after"] > 0 and done["reason"] == "error"
         counted = (await client.get(f"http://{host}/metrics")).text

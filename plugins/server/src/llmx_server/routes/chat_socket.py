@@ -106,7 +106,7 @@ class _Talk:
         """The answer to a chat completion body, then its `done`."""
         begun, reason = False, "complete"
         try:
-            self._serving.check_ready()
+            self._serving.check_generates()
             if value.get("stream") is False:
                 raise RequestError("stream is false: answers on a WebSocket are always streamed, leave it out", field="stream")
             body = as_model({**value, "stream": True}, ChatRequest)
