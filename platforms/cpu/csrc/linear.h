@@ -41,8 +41,8 @@ struct PackedWeight {
   const uint8_t* data = nullptr;
 };
 
-// Integer activations: one 32-k block of 16 rows. x ~ d * a; s = d * sum(a); n = -sum(a); h: n of the first 16 k. fine: some
-// row's low plane counts.
+// Integer activations: one 32-k block of 16 rows. x ~ d * a; s = d * sum(a); n = -sum(a); h: n of the first 16 k. fine: bit r
+// set: the low plane of row r counts.
 template <int Planes>
 struct alignas(64) ActBlock {
   int8_t q[Planes][kTileRows][kBlock];  // one plane: a; two: high, low

@@ -11,6 +11,7 @@ namespace LLMX_NS {
 
 constexpr int kRowsOpen = 64;     // rows that share an opened run
 constexpr int kOpenBlocks = 8;    // blocks of a run
+constexpr int kRowsAhead = 4;     // rows from which the weights to come are asked for; fewer rows read as fast as memory gives
 constexpr int kOpenFrom = 13;     // rows from which opening pays
 
 // 2 * kSteps * code * 128 < 2^15. An 8-bit code is two nibbles.
@@ -56,12 +57,13 @@ LLMX_INLINE __m256i packed_line(const uint8_t* tile, int g, int half, int nibble
   return w;
 }
 
-// Where a kernel reads the weights of one block from.
+// Where a kernel reads the weights of one block from, and how many lines of memory it asks for meanwhile.
 template <WeightType T>
 struct PackedBlock {
   const uint8_t* group;
   int block;
   static constexpr int kBlocks = quant_form(T).blocks();
+  static constexpr int kAhead = (quant_form(T).group() / kBlocks + 63) / 64;
   LLMX_INLINE PackedBlock at(const uint8_t* panel, int64_t b) { return {panel + b / kBlocks * quant_form(T).group(), static_cast<int>(b % kBlocks)}; }
   LLMX_INLINE __m256i line(const PackedBlock& p, int g, int half, int nibble) {
     return packed_line<T>(p.group + quant_form(T).tile_at(p.block), g, half, nibble);
@@ -79,6 +81,7 @@ struct alignas(64) OpenTile {
 template <WeightType T>
 struct OpenBlock {
   const OpenTile<T>* tile;
+  static constexpr int kAhead = 1;
   LLMX_INLINE OpenBlock at(const OpenTile<T>* run, int64_t b) { return {run + b}; }
   LLMX_INLINE __m256i line(const OpenBlock& p, int g, int half, int nibble) { return line_half(p.tile->lines[0], nibble * 8 + g, half); }
   LLMX_INLINE F16 scale(const OpenBlock& p, int sub, int part) { return load(p.tile->scales[sub][part]); }
@@ -194,15 +197,20 @@ LLMX_INLINE void block_int(const Source& source, const ActBlock<Planes>* act, in
   }
 }
 
-// acc[r] += what `blocks` blocks give, for rows [row, row + MR) of a tile of activations.
+// acc[r] += what `blocks` blocks give, for rows [row, row + MR) of a tile of activations. ahead: weights that come next.
 template <WeightType T, int MR, int Planes, class Source, class Weights>
-static void rows_int(const Weights* weights, const ActBlock<Planes>* act, int64_t blocks, int row, float (*acc)[kPanel]) {
+static void rows_int(const Weights* weights, const uint8_t* ahead, const ActBlock<Planes>* act, int64_t blocks, int row, float (*acc)[kPanel]) {
   using Q = Quant<T>;
+  constexpr int32_t kRows = (1 << MR) - 1;
   for (int64_t b = 0; b < blocks; ++b, ++act) {
     const Source source = Source::at(weights, b);
+    if constexpr (MR >= kRowsAhead) {
+#pragma GCC unroll 16
+      for (int i = 0; i < Source::kAhead; ++i, ahead += 64) _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
+    }
 #pragma GCC unroll 2
     for (int sub = 0; sub < Q::kSubs; ++sub) {
-      if (Planes == 2 && act->fine) {
+      if (Planes == 2 && (act->fine >> row & kRows)) {
         block_int<T, MR, Planes, true>(source, act, sub, row, acc);
       } else {
         block_int<T, MR, Planes, false>(source, act, sub, row, acc);
@@ -219,24 +227,38 @@ static void rows_int(const Weights* weights, const ActBlock<Planes>* act, int64_
   }
 }
 
-// Rows [0, rows) of one tile of activations; a tile has room for sixteen rows, so a group may compute more than there are.
-template <WeightType T, int Planes, class Source, bool Few, class Weights>
-LLMX_INLINE void group_rows(const Weights* weights, const ActBlock<Planes>* act, int64_t blocks, int64_t rows, float (*acc)[kPanel]) {
-  for (int row = 0; row < rows;) {
+// Rows [0, rows) of one tile of activations as they lie packed; a tile has room for sixteen rows, so a group may compute more than
+// there are.
+template <WeightType T, int Planes>
+static void few_rows(const uint8_t* panel, const uint8_t* ahead, const ActBlock<Planes>* act, int64_t blocks, int64_t rows, float (*acc)[kPanel]) {
+  using Source = PackedBlock<T>;
+  for (int row = 0, take; row < rows; row += take) {
     const int64_t left = rows - row;
     if (left > 8 || left == 5 || left == 6) {
-      rows_int<T, 6, Planes, Source>(weights, act, blocks, row, acc + row);
-      row += 6;
-    } else if (!Few || left > 2) {
-      rows_int<T, 4, Planes, Source>(weights, act, blocks, row, acc + row);
-      row += 4;
+      take = 6;
+      rows_int<T, 6, Planes, Source>(panel, ahead, act, blocks, row, acc + row);
+    } else if (left > 2) {
+      take = 4;
+      rows_int<T, 4, Planes, Source>(panel, ahead, act, blocks, row, acc + row);
     } else if (left == 2) {
-      rows_int<T, Few ? 2 : 4, Planes, Source>(weights, act, blocks, row, acc + row);
-      row += 2;
+      take = 2;
+      rows_int<T, 2, Planes, Source>(panel, ahead, act, blocks, row, acc + row);
     } else {
-      rows_int<T, Few ? 1 : 4, Planes, Source>(weights, act, blocks, row, acc + row);
-      row += 1;
+      take = 1;
+      rows_int<T, 1, Planes, Source>(panel, ahead, act, blocks, row, acc + row);
     }
+  }
+}
+
+// Any number of rows over one opened run. Four at a time: sixteen divides by it, and few of four rows' blocks need their low plane.
+template <WeightType T, int Planes>
+static void open_rows(const OpenTile<T>* run, const uint8_t* ahead, int64_t ahead_bytes, const ActBlock<Planes>* act, int64_t ld, int64_t blocks, int64_t rows,
+                      float (*acc)[kPanel]) {
+  int64_t asked = 0;
+  for (int64_t row = 0; row < rows; row += 4) {
+    rows_int<T, 4, Planes, OpenBlock<T>>(run, ahead + asked, act + row / kTileRows * ld, blocks, static_cast<int>(row % kTileRows), acc + row);
+    asked += 64 * blocks;
+    if (asked >= ahead_bytes) asked = 0;
   }
 }
 
@@ -248,23 +270,32 @@ static void panel_int(const GemmArgs& args, int64_t panel, int64_t tile, int64_t
   alignas(64) float acc[kRowsOpen + kTileRows][kPanel];
   memset(acc, 0, static_cast<size_t>((rows + kTileRows - 1) / kTileRows * kTileRows) * sizeof(acc[0]));
   if (rows < kOpenFrom) {
-    group_rows<T, Planes, PackedBlock<T>, true>(base, act, blocks, rows, acc);
+    few_rows<T, Planes>(base, base + args.weight->panel_bytes, act, blocks, rows, acc);
   } else {
     OpenTile<T> run[kOpenBlocks];
     for (int64_t b = 0; b < blocks; b += kOpenBlocks) {
       const int64_t count = blocks - b < kOpenBlocks ? blocks - b : kOpenBlocks;
       open_run<T>(base, b, count, run);
-      for (int64_t r = 0; r < rows; r += kTileRows) {
-        group_rows<T, Planes, OpenBlock<T>, false>(static_cast<const OpenTile<T>*>(run), act + r / kTileRows * blocks + b, count,
-                                                    rows - r < kTileRows ? rows - r : kTileRows, acc + r);
-      }
+      constexpr int64_t kBytes = quant_form(T).group() / quant_form(T).blocks();  // the run after this one comes meanwhile
+      open_rows<T, Planes>(run, base + (b + count) * kBytes, kOpenBlocks * kBytes, act + b, blocks, count, rows, acc);
     }
   }
   for (int64_t r = 0; r < rows; ++r) store_row(args, tile * kTileRows + r, panel, load(acc[r]));
 }
 
+}  // namespace LLMX_NS
+}  // namespace llmx
+
+#include "linear_words_avx2_impl.h"  // reads PackedBlock and bcast32
+
+namespace llmx {
+namespace LLMX_NS {
+
 template <WeightType T, int Planes>
 static void gemm_int(const GemmArgs& args, int64_t panel_begin, int64_t panel_end) {
+  if constexpr (Sum16<T>::kNibbles == 2) {
+    if (args.m >= kWordsFrom) return gemm_words<T, Planes>(args, panel_begin, panel_end);
+  }
   for (int64_t row = 0; row < args.m; row += kRowsOpen) {
     const int64_t rows = args.m - row < kRowsOpen ? args.m - row : kRowsOpen;
     for (int64_t p = panel_begin; p < panel_end; ++p) panel_int<T, Planes>(args, p, row / kTileRows, rows);
