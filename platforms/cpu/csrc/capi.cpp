@@ -135,7 +135,7 @@ LLMX_API int llmx_test_linear(Engine* engine, const LlmxPart* parts, int n, cons
     llmx::FloatMode mode;
     engine->pool().wake();
     engine->set_fine_rows(fine, 1);
-    engine->linear(parts, n, engine->input_of(parts, n, x, m, k, nullptr, false), y, ldy, residual);
+    engine->linear(parts, n, engine->input_of(parts, n, x, m, k, nullptr, llmx::LowPlane::all), y, ldy, residual);
     return 0;
   });
 }

@@ -57,6 +57,11 @@ const char* Engine::set_tape(const LlmxTape& tape) {
       if (op.in[i] >= tape.n_values || op.out[i] >= tape.n_values) return "an op names a value outside the table";
     }
   }
+  std::vector<bool> attended(static_cast<size_t>(tape.n_values), false);
+  for (LlmxOp& op : ops_) {
+    if (op.kind == LLMX_ATTENTION && op.out[0] >= 0) attended[static_cast<size_t>(op.out[0])] = true;
+    if (op.kind == LLMX_LINEAR) op.i[7] = op.in[0] >= 0 && attended[static_cast<size_t>(op.in[0])];
+  }
   arena_ = std::make_unique<Pages>(static_cast<size_t>(tape.arena_floats) * 4);
   const int64_t rows = std::max<int64_t>(tape.max_tokens, kHeadRows) * std::max(1, tape.act_mult);
   for (const ActType type : {ActType::f32, ActType::bf16, ActType::i8, ActType::i16}) {

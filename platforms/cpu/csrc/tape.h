@@ -19,7 +19,7 @@ extern "C" {
 enum LlmxOpKind : int32_t {
   LLMX_EMBED = 0,      // in -; w0 weight; i0 0: rows of the ids, 1: of the positions, 2: of the token types, i1 added to them; f0 scale
   LLMX_LINEAR = 1,     // in x, residual or -1; i0 first part, i1 parts, i2 input width; a norm of x before: w0 weight, w1 bias,
-                       // i3 kind + 1 (0: none), i4 eps_floor; f0 eps
+                       // i3 kind + 1 (0: none), i4 eps_floor; f0 eps. i7: x comes from attention (set_tape finds it)
   LLMX_NORM = 2,       // in x, gate or -1; w0 weight, w1 bias; i0 kind, i1 groups, i2 gate_after, i3 eps_floor; f0 eps
   LLMX_ACT = 3,        // in x; i0 kind
   LLMX_ACT_MUL = 4,    // in x; i0 kind
@@ -116,6 +116,9 @@ class Arena {
   size_t used_ = 0, total_ = 0;
 };
 
+// Which blocks of a fine row get a low plane: all, those that stand out among the row's, or none.
+enum class LowPlane { all, outliers, none };
+
 // Rows of a product's input in the forms that its weights want: acts by ActType.
 struct LinearInput {
   const void* acts[kActTypes];
@@ -149,7 +152,7 @@ class Engine {
   // Rows of positions below n get int16 inputs to quantised weights where these are i16, later ones int8.
   void set_fine_positions(int n) { fine_positions_ = n; }
   void set_fine_rows(const uint8_t* rows, int mult) { fine_rows_ = rows, fine_mult_ = mult; }
-  LinearInput input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm, bool outliers);
+  LinearInput input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm, LowPlane low);
 
  private:
   struct Sampling;
@@ -168,7 +171,7 @@ class Engine {
   void run_mlp(const LlmxOp& op, int64_t rows);
   void round_tile(ActType type, const float* x, int64_t ldx, int64_t first, int64_t rows, int64_t columns, uint8_t* out, int64_t ld);
   void round_outliers(const float* x, int64_t rows, int64_t k, uint8_t* out, uint32_t fine);
-  bool outliers_only(const LlmxOp& op, const LlmxPart* parts, int n) const;
+  LowPlane low_plane(const LlmxOp& op, const LlmxPart* parts, int n) const;
   uint32_t fine_mask(int64_t first, int64_t rows) const;
   void gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, int64_t rows, float* y, int64_t ldy, const float* residual,
             int64_t begin, int64_t end);

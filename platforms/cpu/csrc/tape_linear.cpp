@@ -26,7 +26,7 @@ PreNorm pre_norm(const LlmxOp& op, const float* weight, const float* bias) {
 
 }  // namespace
 
-LinearInput Engine::input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm, bool outliers) {
+LinearInput Engine::input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm, LowPlane low) {
   bool wanted[kActTypes] = {};
   for (int i = 0; i < n; ++i) wanted[index_of(weights_[parts[i].weight].act)] = true;
   LinearInput input{{}, m, k};
@@ -46,9 +46,11 @@ LinearInput Engine::input_of(const LlmxPart* parts, int n, const float* x, int64
       for (const ActType type : {ActType::bf16, ActType::i8, ActType::i16}) {
         if (!wanted[index_of(type)]) continue;
         uint8_t* to = acts_[index_of(type)]->data() + t * act_tile_bytes(type, k);
-        const uint32_t fine = outliers && type == ActType::i16 ? fine_mask(row, rows) : 0;
+        const uint32_t fine = low == LowPlane::outliers && type == ActType::i16 ? fine_mask(row, rows) : 0;
         if (fine) {
           round_outliers(from, rows, k, to, fine);
+        } else if (low == LowPlane::none && type == ActType::i16) {
+          linear_.quantize(type, from, k, rows, k, to, 0);
         } else {
           round_tile(type, from, k, row, rows, k, to, act_ld(type, k));
         }
@@ -97,11 +99,13 @@ void Engine::round_outliers(const float* x, int64_t rows, int64_t k, uint8_t* ou
 }
 
 // The second plane costs most where a product is wide. Products of several weights only: the input of `down` is made 32 columns
-// at a time, and what is fused must not change the bits.
-bool Engine::outliers_only(const LlmxOp& op, const LlmxPart* parts, int n) const {
+// at a time, and what is fused must not change the bits. What attention gives has no need of it.
+LowPlane Engine::low_plane(const LlmxOp& op, const LlmxPart* parts, int n) const {
+  if (fine_positions_ == INT32_MAX || op.rows != 0) return LowPlane::all;
+  if (op.kind == LLMX_LINEAR && op.i[7]) return LowPlane::none;
   int64_t rows = 0;
   for (int i = 0; i < n; ++i) rows += weights_[parts[i].weight].rows;
-  return fine_positions_ != INT32_MAX && op.rows == 0 && n > 1 && rows >= kWide * op.i[2];
+  return n > 1 && rows >= kWide * op.i[2] ? LowPlane::outliers : LowPlane::all;
 }
 
 // Panels [begin, end) of one part for the rows of `tile` onward.
@@ -136,7 +140,7 @@ void Engine::linear(const LlmxPart* parts, int n, const LinearInput& input, floa
 void Engine::run_linear(const LlmxOp& op, int64_t rows) {
   const LlmxPart* parts = parts_.data() + op.i[0];
   const PreNorm norm = pre_norm(op, vector(op.w[0]), vector(op.w[1]));
-  const LinearInput input = input_of(parts, op.i[1], value(op.in[0]), rows, op.i[2], norm.on ? &norm.params : nullptr, outliers_only(op, parts, op.i[1]));
+  const LinearInput input = input_of(parts, op.i[1], value(op.in[0]), rows, op.i[2], norm.on ? &norm.params : nullptr, low_plane(op, parts, op.i[1]));
   linear(parts, op.i[1], input, value(op.out[0]), op.width, value(op.in[1]));
 }
 
@@ -144,7 +148,7 @@ void Engine::run_linear(const LlmxOp& op, int64_t rows) {
 void Engine::run_mlp(const LlmxOp& op, int64_t m) {
   const LlmxPart* parts = parts_.data() + op.i[0];
   const PreNorm norm = pre_norm(op, vector(op.w[0]), vector(op.w[1]));
-  const LinearInput input = input_of(parts, 2, value(op.in[0]), m, op.i[2], norm.on ? &norm.params : nullptr, outliers_only(op, parts, 2));
+  const LinearInput input = input_of(parts, 2, value(op.in[0]), m, op.i[2], norm.on ? &norm.params : nullptr, low_plane(op, parts, 2));
   const auto act = static_cast<ActKind>(op.i[5]);
   const int64_t width = op.i[6], groups = width / kBlock;
   const ActType type = weights_[parts[2].weight].act;
