@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-__all__ = ["EVIDENCE_BOUNDS", "Acceptance", "StepCost", "best_lengths", "evidence_kind"]
+__all__ = ["EVIDENCE_BOUNDS", "WORTH", "Acceptance", "StepCost", "best_lengths", "evidence_kind"]
 
 EVIDENCE_BOUNDS = (2, 4, 8)  # equal tokens: up to 2, 4, 8, and more have rates of their own
 _FIRST_RATES = (0.4, 0.6, 0.8, 0.9)  # before anything is measured
@@ -17,6 +17,7 @@ _LEARN = 0.15  # weight of one more draft in a request's rate
 _LEARN_ALL = 0.02  # and in the rate that new requests begin with
 _LEAST, _MOST = 0.01, 0.995
 _FOLLOW, _BEND = 0.2, 0.05  # weight of one step in what all steps cost, and in what steps of its size cost beside others
+WORTH = 0.9  # of a token that a draft gives, so that drafts end where they would be about even
 _FURTHER = 1.5  # times the most rows measured: beyond, a step is a measurement of its own
 _LEAST_ROW = 0.03  # of a step of one row: what a further row costs at least, whatever a measurement says
 _PAUSE, _LONGEST_PAUSE = 4, 64  # guesses passed over after a draft that was tried although it seemed not worth it
@@ -63,7 +64,7 @@ class StepCost:
 
     def pays(self, rows: int, chance: float) -> bool:
         """True when one draft more, right with this chance, gives more tokens per time beside `rows` decode rows."""
-        return (rows + chance) * self.of(rows) > rows * self.of(rows + 1)
+        return (rows + WORTH * chance) * self.of(rows) > rows * self.of(rows + 1)
 
 
 class Acceptance:
@@ -112,7 +113,7 @@ def best_lengths(offers: Sequence[tuple[float, int]], rows: int, cost: StepCost)
     gains = sorted(((chance**at, index) for index, (chance, count) in enumerate(offers) for at in range(1, count + 1)), reverse=True)
     best, taken, tokens = rows / cost.of(rows), 0, float(rows)
     for number, (gain, _) in enumerate(gains, 1):
-        tokens += gain
+        tokens += WORTH * gain
         rate = tokens / cost.of(rows + number)
         if rate > best:
             best, taken = rate, number
