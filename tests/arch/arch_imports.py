@@ -30,9 +30,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 
 # What the packages beside core may import of it. The front ends are core's own: they come with it, in the same version.
-PUBLIC = ("llmx.hooks", "llmx.platform", "llmx.program", "llmx.executor", "llmx.errors", "llmx.config", "llmx.structured", "llmx.draft", "llmx.testing")
+PUBLIC = (
+    "llmx.hooks", "llmx.platform", "llmx.program", "llmx.executor", "llmx.errors", "llmx.config", "llmx.structured", "llmx.draft",
+    "llmx.answers", "llmx.testing",
+)  # fmt: skip
 FRONT_END = (
-    "llmx.answers", "llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.foreign_options",
+    "llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.foreign_options",
     "llmx.sampling_params", "llmx.structured_params", "llmx.pooling_params",
 )  # fmt: skip
 PLUGINS = ("llmx_cpu", "llmx_llguidance", "llmx_xgrammar")  # they know neither the front ends nor each other

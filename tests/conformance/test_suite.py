@@ -10,6 +10,7 @@ import pytest
 from llmx.errors import ConfigError, PlatformError
 from llmx.testing.conformance import AREAS, Check, Suite
 from llmx.testing.conformance.outcome import NotRun, Refused
+from llmx.testing.conformance.package import PUBLIC_MODULES
 from tests.server.processes import llmx
 
 # the rest of the schedule is in tests/torch_executor/test_engine.py, with more models, and in tests/sched
@@ -39,6 +40,12 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path: Path) -> None:
     report = json.loads(file.read_text())
     assert report["ok"] and report["platform"] == "null" and report["counts"]["failed"] == 0 and report["badge"]["color"] == "green"
     assert {result["area"] for result in report["results"]} == {"errors", "kv pages"} and report["date"].startswith("20")
+
+
+def test_public_modules_are_those_of_the_import_rules() -> None:
+    from arch_imports import PUBLIC
+
+    assert set(PUBLIC_MODULES) == set(PUBLIC)
 
 
 def test_mistakes_are_named() -> None:

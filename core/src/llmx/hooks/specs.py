@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from llmx.answers.reasoning_formats import ReasoningFormat
+from llmx.answers.tool_formats import ToolFormat
 from llmx.config import EngineConfig
 from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, DrafterDef, EnvVar, ImplDef, PlatformInfo, StructuredBackendDef
 
@@ -89,3 +91,11 @@ class HookSpecs:
     @hookspec
     def llmx_drafters(self, config: EngineConfig) -> Iterable[DrafterDef]:  # type: ignore[empty-body]
         """[*] E, at start. Drafters: what guesses tokens ahead."""
+
+    @hookspec
+    def llmx_tool_parsers(self) -> Iterable[ToolFormat]:  # type: ignore[empty-body]
+        """[*] A. Ways in which model families write tool calls; one replaces core's of the same name."""
+
+    @hookspec
+    def llmx_reasoning_parsers(self) -> Iterable[ReasoningFormat]:  # type: ignore[empty-body]
+        """[*] A. Ways in which model families mark their reasoning; one replaces core's of the same name."""

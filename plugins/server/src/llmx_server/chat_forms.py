@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from llmx.answers.reasoning_formats import ReasoningFormat
 from llmx.answers.tool_formats import TOOL_FORMATS, ToolFormat
 from llmx.answers.tool_prompt import PLAIN_FORMAT, described, plain_history
 from llmx.config import EngineConfig, ServerConfig
+from llmx.engine.answer_formats import answer_formats
 from llmx.errors import RequestError
 from llmx.sampling_params import SamplingParams
 from llmx.structured_params import StructuredOutputsParams
@@ -28,21 +30,28 @@ __all__ = ["ChatForms"]
 class ChatForms:
     """Made once for a server. Raises ConfigError for a parser name that is not known.
 
+    formats: of tool calls and of reasoning, beside core's own.
     reads_tools: the template takes tools itself; otherwise they are described in the system message.
     """
 
-    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, config: ServerConfig) -> None:
+    def __init__(
+        self,
+        template: ChatTemplate,
+        tokenizer: Tokenizer,
+        config: ServerConfig,
+        formats: tuple[Sequence[ToolFormat], Sequence[ReasoningFormat]] = ((), ()),
+    ) -> None:
         source = "\n".join(template.sources.values())
         self.reads_tools = "tools" in template.variables(tools=True)
-        own = tool_format(config.tool_parser, source)
+        own = tool_format(config.tool_parser, source, formats[0])
         self.tool_format = own if own or self.reads_tools or config.tool_parser == "none" else TOOL_FORMATS[PLAIN_FORMAT]
-        self.reasoning = reasoning_format(config.reasoning_parser, source)
+        self.reasoning = reasoning_format(config.reasoning_parser, source, formats[1])
         self._special = _has_special(self.tool_format, self.reasoning, tokenizer)
 
     @classmethod
     def of(cls, engine: AsyncEngine, config: EngineConfig) -> ChatForms:
         """Those of the model that an engine has loaded."""
-        return cls(engine.chat_template, engine.tokenizer, config.server)
+        return cls(engine.chat_template, engine.tokenizer, config.server, answer_formats(config.platform))
 
     def arguments(self, arguments: dict[str, Any], tools: Tools | None) -> tuple[dict[str, Any], list[str]]:
         """(arguments for the template with the tools in them, phrases for the Warning header). Raises RequestError."""

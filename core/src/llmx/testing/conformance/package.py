@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["CHECKS", "PUBLIC_MODULES"]
 
 PUBLIC_MODULES = (
-    "llmx.hooks", "llmx.platform", "llmx.program", "llmx.executor", "llmx.errors", "llmx.config", "llmx.structured", "llmx.testing",
+    "llmx.hooks", "llmx.platform", "llmx.program", "llmx.executor", "llmx.errors", "llmx.config", "llmx.structured", "llmx.answers", "llmx.draft",
+    "llmx.testing",
 )  # fmt: skip
 _HANG_S = 120
 _IMPORT = """
