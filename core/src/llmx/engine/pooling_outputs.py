@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from llmx.engine.messages import Abort, SeqOutput
 from llmx.errors import RequestFailed
 
 __all__ = [
+    "Answered",
     "ClassificationOutput",
     "ClassificationRequestOutput",
     "EmbeddingOutput",
@@ -65,48 +66,34 @@ class ScoringOutput:
     score: float
 
 
+Rows = TypeVar("Rows")
+
+
 @dataclass(slots=True)
-class PoolingRequestOutput:
-    """The answer to one request."""
+class Answered(Generic[Rows]):
+    """The answer to one request. prompt_token_ids: of its text, of a pair, or of two texts one after the other."""
 
     request_id: str
-    outputs: PoolingOutput
+    outputs: Rows
     prompt_token_ids: list[int]
     num_cached_tokens: int = 0
     finished: bool = True
 
 
-@dataclass(slots=True)
-class EmbeddingRequestOutput:
-    """The answer to one text of LLM.embed."""
-
-    request_id: str
-    outputs: EmbeddingOutput
-    prompt_token_ids: list[int]
-    num_cached_tokens: int = 0
-    finished: bool = True
+class PoolingRequestOutput(Answered[PoolingOutput]):
+    """What LLM.encode gives for one text."""
 
 
-@dataclass(slots=True)
-class ClassificationRequestOutput:
-    """The answer to one text of LLM.classify."""
-
-    request_id: str
-    outputs: ClassificationOutput
-    prompt_token_ids: list[int]
-    num_cached_tokens: int = 0
-    finished: bool = True
+class EmbeddingRequestOutput(Answered[EmbeddingOutput]):
+    """What LLM.embed gives for one text."""
 
 
-@dataclass(slots=True)
-class ScoringRequestOutput:
-    """The answer to one pair of LLM.score. prompt_token_ids: of the pair, or of both texts one after the other."""
+class ClassificationRequestOutput(Answered[ClassificationOutput]):
+    """What LLM.classify gives for one text."""
 
-    request_id: str
-    outputs: ScoringOutput
-    prompt_token_ids: list[int]
-    num_cached_tokens: int = 0
-    finished: bool = True
+
+class ScoringRequestOutput(Answered[ScoringOutput]):
+    """What LLM.score gives for one pair."""
 
 
 class PoolingProcessor:
