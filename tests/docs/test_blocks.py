@@ -20,7 +20,7 @@ BLOCKS = [block for page in pages() for block in blocks(page)]
 LOCAL = "http://127.0.0.1:8000"
 # Commands that change the machine, need a hub or take minutes: their grammar is checked, and what they do is tested elsewhere.
 NOT_RUN = set("apt-get brew cd cp docker export git journalctl make pip pipx python python3 rm source systemctl useradd".split())
-NOT_RUN_LLMX = {"pull", "rm", "chat", "bench", "serve", "run", "conformance", "plugin"}  # serve is checked by its options
+NOT_RUN_LLMX = {"pull", "rm", "chat", "bench", "serve", "run", "conformance", "plugin", "run-batch"}  # serve is checked by its options
 
 
 def of(*languages: str) -> list[Block]:
@@ -28,8 +28,9 @@ def of(*languages: str) -> list[Block]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve("--max-model-len", "2048", "--num-blocks", "256", "--threads", "1") as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    files = str(tmp_path_factory.mktemp("files"))
+    with serve("--max-model-len", "2048", "--num-blocks", "256", "--threads", "1", "--files-dir", files) as running:
         yield running
 
 

@@ -21,7 +21,7 @@ from llmx_server.keys import KeyRing
 from llmx_server.metrics import Metrics
 from llmx_server.request_id import RequestId
 from llmx_server.response_store import ResponseStore
-from llmx_server.routes import batches, chat, chat_socket, completions, files, messages, models, ops, responses, tokenize
+from llmx_server.routes import batches, chat, chat_batch, chat_socket, completions, files, invocations, messages, models, ops, responses, tokenize
 from llmx_server.routes.pooled import router as pooled
 from llmx_server.serving import Phase, Serving
 from llmx_server.socket_guard import SameOrigin
@@ -66,7 +66,7 @@ def unguarded(app: FastAPI) -> FastAPI:
 def _routed(root_path: str = "") -> FastAPI:
     # No page that loads scripts from elsewhere: /openapi.json alone describes the API.
     app = FastAPI(title="llmx", version=version(), docs_url=None, redoc_url=None, root_path=root_path)
-    for module in (completions, chat, chat_socket, messages, responses, files, batches, models, tokenize, ops, page):
+    for module in (completions, chat, chat_batch, chat_socket, messages, responses, files, batches, invocations, models, tokenize, ops, page):
         app.include_router(module.router)
     app.include_router(pooled)
     app.add_exception_handler(LlmxError, _on_llmx_error)

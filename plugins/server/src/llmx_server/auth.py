@@ -15,7 +15,7 @@ from llmx_server.web.page import PAGE_PATHS
 
 __all__ = ["OPEN_PATHS", "ApiKeyGuard"]
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/version"}) | PAGE_PATHS
+OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/version"}) | PAGE_PATHS
 
 
 class ApiKeyGuard:

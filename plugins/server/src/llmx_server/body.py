@@ -11,7 +11,7 @@ from starlette.requests import Request
 from llmx.errors import RequestError
 from llmx_server.errors import BodyTooLarge
 
-__all__ = ["MAX_BODY_BYTES", "as_model", "read_body", "shorten"]
+__all__ = ["MAX_BODY_BYTES", "as_model", "read_body", "read_bytes", "shorten"]
 
 MAX_BODY_BYTES = 32 * 2**20  # far above any prompt that fits a context, far below what hurts
 _SHOWN = 80  # characters of a value that an error message repeats
@@ -28,7 +28,7 @@ async def read_body(request: Request, model: type[M]) -> M:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise RequestError(f"Content-Type is {shorten(kind)}: send JSON with the header `Content-Type: application/json`", field="Content-Type")
-    data = await _read(request)
+    data = await read_bytes(request)
     try:
         value = from_json(data)
     except ValueError as error:
@@ -57,7 +57,8 @@ def shorten(value: Any) -> str:
     return repr(value)[:_SHOWN]
 
 
-async def _read(request: Request) -> bytes:
+async def read_bytes(request: Request) -> bytes:
+    """The body as it came. Raises BodyTooLarge above MAX_BODY_BYTES."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > MAX_BODY_BYTES:
         raise BodyTooLarge(f"the body has {announced} bytes, at most {MAX_BODY_BYTES} are read")

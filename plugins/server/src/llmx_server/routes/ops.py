@@ -1,4 +1,4 @@
-"""GET /health, /ready, /version, /metrics and /engine/state."""
+"""GET /health (also as /ping), /ready, /version, /metrics and /engine/state."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _WHY = {"loading": "the model is still loading", "draining": "the server is shut
 
 
 @router.get("/health")
+@router.get("/ping")
+@router.post("/ping")
 async def health(request: Request) -> Response:
     """200 while the engine works, also when it is busy; 503 while it loads, shuts down, hangs or is dead."""
     serving = serving_of(request)

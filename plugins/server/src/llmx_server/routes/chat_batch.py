@@ -1,0 +1,41 @@
+"""POST /v1/chat/completions/batch: one choice for each of several conversations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from llmx_server.body import read_body
+from llmx_server.chat_answers import choices_of
+from llmx_server.chat_job import open_chat
+from llmx_server.disconnect import until_disconnect
+from llmx_server.errors import JsonResponse
+from llmx_server.generation import collect
+from llmx_server.protocol.chat_batch import ChatBatchRequest
+from llmx_server.protocol.extra_fields import warning_header
+from llmx_server.protocol.usage import usage_of
+from llmx_server.schema import json_body
+from llmx_server.serving import serving_of
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions/batch", openapi_extra=json_body(ChatBatchRequest))
+async def create_chat_batch(request: Request) -> Response:
+    """Answer all conversations at once; choice i is for conversation i. One that is wrong fails all, before any runs."""
+    serving = serving_of(request)
+    serving.check_generates()
+    body = await read_body(request, ChatBatchRequest)
+    bodies = body.conversations()
+    chats = [await open_chat(serving, one, "chat.completion") for one in bodies]
+    jobs = [replace(chat.job, index=index) for index, chat in enumerate(chats)]
+    answers = await until_disconnect(request.receive, collect(serving, jobs))
+    choices = []
+    for index, (one, chat, answer) in enumerate(zip(bodies, chats, answers, strict=True)):
+        choices += [{**choice, "index": index, **chat.beside} for choice in choices_of(one, answer, chat.form)]
+    headers = warning_header(dict.fromkeys(phrase for chat in chats for phrase in chat.phrases))
+    return JsonResponse({**chats[0].head, "choices": choices, "usage": usage_of(answers)}, headers=headers)
