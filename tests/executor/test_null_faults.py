@@ -65,7 +65,7 @@ def _stale_hash(harness: Harness) -> None:
 
 def _no_private_copy(harness: Harness) -> None:
     missing = KVManager._missing
-    harness.engine.kv._missing = lambda request, group, num: (missing(harness.engine.kv, request, group, num)[0], None)  # type: ignore[method-assign]
+    harness.engine.kv._missing = lambda *arguments: (missing(harness.engine.kv, *arguments)[0], None)  # type: ignore[method-assign]
 
 
 def _wrong_start(harness: Harness) -> None:

@@ -128,9 +128,9 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     platform: PlatformConfig = field(default_factory=PlatformConfig)
     structured: StructuredConfig = field(default_factory=StructuredConfig)
+    draft: DraftConfig = field(default_factory=DraftConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
-    draft: DraftConfig = field(default_factory=DraftConfig)
     @property
     def page_type(self) -> str:
         """Element type of KV pages: f32, bf16 or i8."""
