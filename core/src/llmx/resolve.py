@@ -203,7 +203,7 @@ def _check(config: EngineConfig, labels: Mapping[str, str]) -> None:
         ("server.request_timeout_s", config.server.request_timeout_s, 0.001, None),
         ("server.reader_timeout_s", config.server.reader_timeout_s, 0, None),
         ("server.response_store_bytes", config.server.response_store_bytes, 0, None),
-        ("server.response_max_age_s", config.server.response_max_age_s, 1, None),
+        ("server.response_max_age_s", config.server.response_max_age_s, 0.001, None),
         ("server.files_max_bytes", config.server.files_max_bytes, 0, None),
     )
     for path, value, low, high in rules:
