@@ -45,8 +45,8 @@ serve: $(VENV)/.ready  ## serve the model; ARGS="--port 9000" passes options
 test: $(TEST)/.ready lint  ## lint and tests; T=tests/kv runs a part
 	@$(TEST)/bin/python -m pytest -q -m "not slow" --durations=10 $(T)
 
-PART_server := server cli e2e packaging
-PART_platforms := cpu platforms
+PART_server := server pooling cli e2e packaging
+PART_platforms := cpu platforms conformance
 PART_drafting := draft lora structured
 PART_engine := $(filter-out $(PART_server) $(PART_platforms) $(PART_drafting) conftest.py __%,$(notdir $(wildcard tests/*)))  # all others
 PART_TESTS = $(wildcard $(addprefix tests/,$(PART_$(PART))))
