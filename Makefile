@@ -48,7 +48,7 @@ test: $(TEST)/.ready lint  ## lint and tests; T=tests/kv runs a part
 PART_server := server pooling cli e2e packaging
 PART_platforms := cpu platforms conformance
 PART_drafting := draft lora structured
-PART_engine := $(filter-out $(PART_server) $(PART_platforms) $(PART_drafting) conftest.py __%,$(notdir $(wildcard tests/*)))  # all others
+PART_engine := $(filter-out $(PART_server) $(PART_platforms) $(PART_drafting) __%,$(notdir $(patsubst %/,%,$(wildcard tests/*/))))  # all other folders
 PART_TESTS = $(wildcard $(addprefix tests/,$(PART_$(PART))))
 
 test-all: $(TEST)/.ready  ## PART=engine|server|platforms|drafting: also the slow tests; one that cannot run fails
