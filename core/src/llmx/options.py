@@ -77,7 +77,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("tokenizer", "model.tokenizer", "str", "directory, tokenizer.json or hub model whose tokenizer to use, when not the model's own"),
     Option("seed", "model.seed", "int", "seeds the seeds of requests that bring none"),
     Option("runner", "model.runner", "str", "generate: text; pooling: vectors, also from a decoder; auto: as its files say", ("auto", "generate", "pooling")),
-    Option("convert", "model.convert", "str", "embed: take a decoder's head off, for vectors; auto: as --runner", ("auto", "none", "embed", "classify")),
+    Option("convert", "model.convert", "str", "embed: take a decoder's head off, for vectors; auto: as the runner says", ("auto", "none", "embed", "classify")),
     Option("pooler_config", "model.pooler_config", "json", 'JSON object over the model\'s own pooling, e.g. {"pooling_type": "MEAN", "use_activation": false}'),
     Option("revision", "model.revision", "str", "branch, tag or commit of a hub model; main by default"),
     Option("hf_token", "model.hf_token", "str", "token for the Hugging Face hub; by default HF_TOKEN, or that of `hf auth login`", secret=True),
