@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmx_server.protocol.api_fields import CHAT, COMPLETIONS, FIELDS
+from llmx_server.protocol.api_fields import CHAT, COMPLETIONS, FIELDS, RESPONSES
 from tests.cases.conftest import Api
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +78,7 @@ ON_COMPLETIONS: dict[str, tuple[str, dict[str, Any], Any, Check]] = {
         lambda plain, changed: [len(at) for at in changed["choices"][0]["logprobs"]["top_logprobs"]][:2] == [3, 3],
     ),
     "echo": ("echo", GREEDY, True, lambda plain, changed: text(changed) == LINE + text(plain)),
-    "best_of": ("real", {**SAMPLED, "max_tokens": 6}, 5, lambda plain, changed: differs(plain, changed) and tokens(changed) > 3 * tokens(plain)),
+    "best_of": ("real", {**SAMPLED, "max_tokens": 6}, 16, lambda plain, changed: differs(plain, changed) and tokens(changed) > 3 * tokens(plain)),
 }
 ON_CHAT: dict[str, tuple[str, dict[str, Any], Any, Check]] = {
     "messages": ("echo", GREEDY, [{"role": "user", "content": "other words"}], lambda plain, changed: text(changed) == "other words"),
@@ -116,6 +116,31 @@ ELSEWHERE = {
     "include_reasoning": "tests/cases/test_a_tools.py::test_b120_reasoning_then_a_call",
     "cache_salt": "tests/cases/test_c_sampling.py::test_b093_salts_keep_prefixes_apart",
 }
+RESPONSE = "tests/server/test_responses.py"
+SAMPLING = "tests/server/test_response_state.py::test_sampling_fields_reach_the_engine_as_from_chat"
+# of /v1/responses, where the same name may mean something else than for chat; priority, salt and template arguments take chat's way
+ON_RESPONSES = {
+    **dict.fromkeys(
+        "temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty seed logit_bias allowed_token_ids bad_words min_tokens "
+        "stop stop_token_ids include_stop_str_in_output ignore_eos skip_special_tokens structured_outputs".split(),
+        SAMPLING,
+    ),
+    **{name: ELSEWHERE[name] for name in ("priority", "cache_salt", "chat_template_kwargs")},
+    "reasoning": ELSEWHERE["reasoning_effort"],
+    **dict.fromkeys(("model", "input", "instructions", "metadata"), f"{RESPONSE}::test_a_plain_answer"),
+    **dict.fromkeys(("request_id", "service_tier"), "tests/server/test_response_state.py::test_ids_and_tiers"),
+    **dict.fromkeys(("include_reasoning", "tools", "parallel_tool_calls"), f"{RESPONSE}::test_thoughts_and_calls_whole_and_streamed"),
+    **dict.fromkeys(("include", "top_logprobs"), f"{RESPONSE}::test_logprobs_of_the_text_alone"),
+    "previous_response_id": f"{RESPONSE}::test_a_conversation_goes_on",
+    "store": f"{RESPONSE}::test_stored_fetched_deleted",
+    "background": f"{RESPONSE}::test_in_the_background",
+    "max_output_tokens": f"{RESPONSE}::test_b018_how_an_answer_ends",
+    "truncation": f"{RESPONSE}::test_turns_are_left_out_when_asked",
+    "text": f"{RESPONSE}::test_json_is_held_to",
+    "tool_choice": f"{RESPONSE}::test_calls_that_are_forced",
+    "stream": f"{RESPONSE}::test_the_events_of_a_text",
+    "stream_options": f"{RESPONSE}::test_the_events_of_a_text",
+}
 
 
 def rows() -> list[Any]:
@@ -140,10 +165,9 @@ def test_the_field_has_its_effect(request: pytest.FixtureRequest, route: str, na
 def test_every_field_that_works_has_a_test() -> None:
     for field in FIELDS:
         for route in field.routes if field.state == "works" else ():
-            table = {**ON_BOTH, **(ON_CHAT if route == CHAT else ON_COMPLETIONS)}
-            if field.name not in table:
-                assert field.name in ELSEWHERE, f"{field.name} of {route} works, but no test shows its effect: add one to the tables above"
-    for name, place in ELSEWHERE.items():
+            table = ON_RESPONSES if route == RESPONSES else {**ON_BOTH, **(ON_CHAT if route == CHAT else ON_COMPLETIONS), **ELSEWHERE}
+            assert field.name in table, f"{field.name} of {route} works, but no test shows its effect: add one to the tables above"
+    for name, place in [*ELSEWHERE.items(), *ON_RESPONSES.items()]:
         path, _, function = place.partition("::")
         assert re.search(rf"^(async )?def {function}\(", (ROOT / path).read_text(encoding="utf-8"), re.M), f"{name}: {place} is not there"
 
