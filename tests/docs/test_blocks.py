@@ -20,7 +20,7 @@ BLOCKS = [block for page in pages() for block in blocks(page)]
 LOCAL = "http://127.0.0.1:8000"
 # Commands that change the machine, need a hub or take minutes: their grammar is checked, and what they do is tested elsewhere.
 NOT_RUN = set("apt-get brew cd cp docker export git journalctl make pip pipx python python3 rm source systemctl useradd".split())
-NOT_RUN_LLMX = {"pull", "rm", "chat", "bench", "serve", "run", "conformance", "plugin", "run-batch"}  # serve is checked by its options
+NOT_RUN_LLMX = {"key", "pull", "rm", "chat", "bench", "serve", "run", "conformance", "plugin", "run-batch"}  # serve is checked by its options
 
 
 def of(*languages: str) -> list[Block]:
