@@ -79,7 +79,7 @@ clean:  ## remove everything that was made
 # --- environments -------------------------------------------------------------------------------------------------
 
 # $(call NATIVE_WHEEL,destination,build folder under .build): compile platforms/cpu
-NATIVE_WHEEL = $(TOOLS)/bin/python -m pip wheel -qq --no-deps --no-build-isolation -w $(1) -C build-dir=$(CURDIR)/.build/$(2) ./platforms/cpu
+NATIVE_WHEEL = $(TOOLS)/bin/python -m pip wheel -qq --no-deps --no-build-isolation -w $(1) --config-settings build-dir=$(CURDIR)/.build/$(2) ./platforms/cpu
 
 # $(call ENVIRONMENT,folder): an empty environment, or one line that says why there is none
 ENVIRONMENT = [[ -n "$(PYTHON)" ]] || { echo 'make: Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3'; exit 1; }; \
@@ -112,7 +112,7 @@ $(TOOLS)/.ready: | .build
 
 # the compiled platform, as a wheel for both environments; the file names the newest one
 .build/native.wheel: $(TOOLS)/.ready $(NATIVE_SOURCES)
-	@rm -rf .build/wheel
+	@rm -rf .build/wheel; echo '  native build: 32 files, some minutes'
 	$(START) $(call NATIVE_WHEEL,.build/wheel,native); ls .build/wheel/*.whl >$@; $(DONE) 'native build (llmx-platform-cpu)' $$((SECONDS - start))
 
 .build:

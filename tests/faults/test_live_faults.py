@@ -173,6 +173,7 @@ def test_no_engine_outlives_its_server(tmp_path: Path, state: str) -> None:
             url = next(line for line in process.stdout if line.startswith("ready")).split()[1]
         until(lambda: children(process))
         (engine,) = children(process)
+        until(lambda: "llmx.engine.process" in arguments(engine))  # just forked, it still has its parent's
         if state == "hanging":
             with pytest.raises(httpx.TimeoutException):
                 httpx.post(f"{url}/v1/completions", json=body_of([HANG], 5), timeout=0.5)

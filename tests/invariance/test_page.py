@@ -64,7 +64,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "A draft is accepted when it is the token that the target draws.",
-        ("cpu/test_native_steps.py::test_verified_drafts_give_the_tokens_of_single_steps",),
+        ("conformance/test_suite.py::test_area", "sched/test_drafting.py::test_right_drafts_save_steps_and_wrong_ones_cost_none"),
     ),
     (
         "The level is fixed for a process. `Plan.numerics` covers what changes results and seeds the prefix-hash chain, so pages of other "

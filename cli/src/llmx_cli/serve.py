@@ -92,7 +92,7 @@ def _summary(info: EngineInfo, changes: list[Change], url: str, *, guarded: bool
     flags = {option.path: option.flag for option in OPTIONS}
     key = " -H 'Authorization: Bearer YOUR_KEY'" if guarded else ""
     where = f"--unix-socket {url.removeprefix('unix:')} http://localhost" if url.startswith("unix:") else url
-    size = f"{info.kv_bytes / _MIB:.0f} MiB {info.kv_dtype}, {info.kv_tokens} tokens"
+    size = f"up to {info.kv_bytes / _MIB:.0f} MiB {info.kv_dtype}, taken as it is used, {info.kv_tokens} tokens"
     shown = "chat, and a live view of the engine" if chats and info.pooling is None else "a live view of the engine"
     lines = [
         ("model", f"{', '.join(info.served_names) or info.name} ({info.architecture}, {info.dtype}), context {info.max_model_len} tokens"),

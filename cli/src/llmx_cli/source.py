@@ -87,7 +87,7 @@ class RemoteSource:
     """An OpenAI-compatible server. url: its base, with or without /v1. model None: the first that the server lists."""
 
     def __init__(self, url: str, api_key: str | None, model: str | None) -> None:
-        self._url = url.rstrip("/").removesuffix("/v1") + "/v1"
+        self._url = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1") + "/v1"
         self._api_key = api_key
         self._model = model or self._first_model()
 

@@ -18,7 +18,7 @@ _EXPECTED = {
     "bool": "true or false",
     "bytes": "a size such as 4G or 512Mi",
     "tokens": "a number such as 4096 or 8k",
-    "json": 'a JSON object such as {"name": 1}',
+    "json": 'a JSON object such as {"method": "ngram"} (in single quotes on a shell)',
 }
 
 

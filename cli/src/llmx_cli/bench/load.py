@@ -38,7 +38,9 @@ async def wait_until_ready(client: Client, timeout_s: float) -> bytes:
         try:
             return await client.request("/v1/models")
         except HttpFailure as error:
-            if "answered 4" in str(error) or perf_counter() + _POLL_S > end:
+            if "answered 4" in str(error):
+                raise RequestError(f"{error}{'; here that is the option --api-key' if 'answered 401' in str(error) else ''}") from error
+            if perf_counter() + _POLL_S > end:
                 raise RequestError(f"the server is not ready: {error}") from error
         await asyncio.sleep(_POLL_S)
 

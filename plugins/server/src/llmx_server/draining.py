@@ -39,7 +39,7 @@ def signals(server: uvicorn.Server, serving: Serving) -> Iterator[asyncio.Event]
         elif serving.phase == "loading":
             server.should_exit = True
         else:
-            _log.info("%s: no new requests, running ones may finish for %g s", name, serving.config.server.drain_timeout_s)
+            _log.info("%s: no new requests, running ones may finish for %g s; a second one ends them now", name, serving.config.server.drain_timeout_s)
             serving.phase = "draining"
             serving.leaving.set()
         asked.set()
