@@ -70,7 +70,8 @@ def _explain(error: Exception, name: HubName, hub: _Place) -> str | None:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk is full while {name} is fetched: free some space and run the same command, which goes on from there, or give --download-dir"
     if _of_transport(error):
-        return f"the connection to {hub.address()} fails ({_reason(error)}): check the network, a proxy or HF_ENDPOINT; the same command then goes on from what is here"
+        why = f"the connection to {hub.address()} fails ({_reason(error)})"
+        return f"{why}: check the network, a proxy or HF_ENDPOINT; the same command then goes on from what is here"
     if isinstance(error, OSError):
         return f"{name} cannot be stored: {error}"
     return None
