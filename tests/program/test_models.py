@@ -35,7 +35,7 @@ def test_found_by_architecture_model_type_and_gguf_name() -> None:
     ("config", "why"),
     [
         ({"architectures": ["LlamaForCausalLLM"]}, r"^dir/config.json: architecture 'LlamaForCausalLLM' is not supported; nearest supported: LlamaForCausalLM"),
-        ({"architectures": ["Zzz"], "model_type": "llama"}, "architecture 'Zzz' is not supported; nearest supported: GPT2LMHeadModel, GPTJForCausalLM"),
+        ({"architectures": ["Zzz"], "model_type": "llama"}, "architecture 'Zzz' is not supported; nearest supported: BertForMaskedLM"),
         ({"model_type": "lama"}, "model_type 'lama' is not supported; nearest supported: llama"),
         ({}, "neither 'architectures' nor 'model_type'"),
     ],

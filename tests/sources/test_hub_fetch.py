@@ -239,7 +239,7 @@ def test_a_disk_that_fills_while_it_downloads(hub: Hub, monkeypatch: pytest.Monk
 
 
 def test_nobody_there(hub: Hub, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="the connection to http://127.0.0.1:9 fails .Connect(ion)?Error: .*run the same command again"):
+    with pytest.raises(ModelError, match="the connection to http://127.0.0.1:9 fails .Connect(ion)?Error: .*the same command then goes on"):
         replace(hub, endpoint="http://127.0.0.1:9").fetch(PLAIN)
 
 
