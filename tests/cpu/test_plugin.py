@@ -97,7 +97,7 @@ def test_threads_follow_option_then_quota(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (lambda: small({"mask": "bidirectional"}), "mask bidirectional"),
+        (lambda: small({"mask": "prefix"}), "mask prefix"),
         (lambda: small({"chunk": 64}), "chunked attention"),
         (lambda: small(rope=RopeSpec("neox", 16, 1e4, mrope_sections=(4, 2, 2))), "mrope"),
     ],

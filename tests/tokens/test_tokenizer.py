@@ -285,13 +285,13 @@ def test_directory_of_sentencepiece_kind(write_tokenizer: Callable[..., Path]) -
         (None, {}, "tokenizer.json is missing; give --tokenizer"),
         (None, {"tokenizer.json": "{"}, "no tokenizer.json that"),
         (None, {"tokenizer.json": "{}"}, "no tokenizer.json that the tokenizers library can read"),
-        ("wordpiece", {}, r"decoder \(WordPiece\) is not supported"),
+        ("ctc", {}, r"decoder \(CTC\) is not supported"),
         ("bpe", {"tokenizer_config.json": "[]"}, "tokenizer_config.json: holds a JSON list"),
     ],
 )
 def test_broken_directories_are_refused(write_tokenizer: Callable[..., Path], content: str | None, files: dict[str, str], reason: str) -> None:
     backend = None if content is None else byte_level_backend()
-    if content == "wordpiece":
-        backend.decoder = decoders.WordPiece()
+    if content == "ctc":
+        backend.decoder = decoders.CTC()
     with pytest.raises(ModelError, match=reason):
         Tokenizer.load(TokenizerSource(str(write_tokenizer(backend, None, files))))
