@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -31,6 +32,7 @@ def serve(settings: Settings) -> None:
 
     signal.signal(signal.SIGTERM, _leave)  # until the server has its own handlers: no engine process may be left behind
     spawned = EngineProcess()
+    gc.disable()  # until it is ready: what the imports make stays, and looking through it again and again takes a tenth of the start
     try:
         from llmx_server.listen import listen
 
@@ -51,6 +53,8 @@ def serve(settings: Settings) -> None:
     logs.configure(config.server.log_level, config.server.log_format)
 
     def on_ready(url: str) -> None:
+        gc.freeze()
+        gc.enable()
         _show_progress("", 0.0)
         lines = _summary(engine.info, changes, url, guarded=bool(config.server.api_keys or config.server.api_key_file), chats=engine.chat_template.available)
         if config.server.log_format == "json":
