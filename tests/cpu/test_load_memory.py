@@ -21,13 +21,10 @@ LARGEST = 49152 * 576 // 32 * 34  # bytes of SmolLM2's embedding, Q8_0
 CODE = """
 import json, sys, threading, time
 from tests.cpu.native_model import config_for, native_executor
+from tests.cpu.test_load_memory import private_bytes as private
 from llmx.config import ModelConfig
 from llmx.models.load import load_model
 from llmx_cpu.native import library
-
-def private():
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
 
 def watch():
     while not done.wait(0.0005):
