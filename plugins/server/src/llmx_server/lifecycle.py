@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
@@ -94,6 +94,13 @@ async def _run(
         await asyncio.gather(listening, starting, return_exceptions=True)
 
 
+def _web_socket(*args: Any, **kwargs: Any) -> asyncio.Protocol:
+    # uvicorn's choice, read with the first connection that needs it: few do, and reading it takes a twentieth of the start
+    from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
+
+    return cast(asyncio.Protocol, AutoWebSocketsProtocol(*args, **kwargs))  # type: ignore[misc]
+
+
 def _uvicorn_config(app: object, config: EngineConfig) -> uvicorn.Config:
     level = config.server.log_level.lower()
     verbose = level in ("debug", "trace")
@@ -107,6 +114,7 @@ def _uvicorn_config(app: object, config: EngineConfig) -> uvicorn.Config:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_LAST_BYTES_S,
         http=reader_protocol(config.server.reader_timeout_s),
+        ws=_web_socket,  # type: ignore[arg-type]
         ws_max_size=_MAX_MESSAGE_BYTES,
         ws_per_message_deflate=False,  # messages are a token each
         backlog=BACKLOG,
