@@ -182,7 +182,7 @@ async def test_what_broke_off_goes_on(tmp_path: Path) -> None:
         await ended(client, batch.id, lambda one: one.request_counts.failed == 1 or one.request_counts.completed > 0 or bool(engine.running))
         engine.gate.set()  # type: ignore[union-attr]
         await ended(client, batch.id, lambda one: one.request_counts.completed >= 5)
-        app.state.serving.phase = "draining"
+        app.state.models.host.phase = "draining"
         await app.state.batches.close()
     answers = next(tmp_path.glob("batches/*.answers"))
     kept = answers.read_bytes().count(b"\n")

@@ -27,7 +27,8 @@ def page() -> str:
     metrics = Metrics("m")
     sizes = ("kv_bytes", "num_kv_blocks", "kv_tokens", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
     metrics.name_model("m", SimpleNamespace(kv_dtype="bf16", **dict.fromkeys(sizes, 1)))  # type: ignore[arg-type]
-    metrics.render(EngineStats(accepted_per_position=[0]))
+    metrics.counted(EngineStats(accepted_per_position=[0]))
+    metrics.render()
     lines = []
     for collector in list(metrics.registry._collector_to_names):
         for family in collector.collect():

@@ -53,7 +53,7 @@ async def test_loading_and_draining(engine: FakeEngine) -> None:
     app = create_app(engine, EngineConfig(), phase="loading")
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://t") as client:
         for phase in ("loading", "draining"):
-            app.state.serving.phase = phase
+            app.state.models.host.phase = phase
             for path in ("/health", "/ready"):
                 answer = await client.get(path)
                 assert answer.status_code == 503 and answer.json()["status"] == phase

@@ -77,8 +77,8 @@ async def test_cancel_stops_the_engine(client: httpx.AsyncClient, engine: FakeEn
 async def test_cancelled_before_it_began(engine: FakeEngine) -> None:
     app = create_app(engine, EngineConfig())  # type: ignore[arg-type]
     body = ResponsesRequest(input="hi", background=True)
-    job, form, _ = await response_job(app.state.serving, body, [{"role": "user", "content": "hi"}])
-    run = ResponseRun.start(app.state.serving, body, "m", job, form, [], app.state.responses)
+    job, form, _ = await response_job(app.state.models.default, body, [{"role": "user", "content": "hi"}])
+    run = ResponseRun.start(app.state.models.default, body, "m", job, form, [], app.state.responses)
     run.in_background()
     assert run.record.task is not None
     run.record.task.cancel()

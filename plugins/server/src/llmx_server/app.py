@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -23,7 +24,8 @@ from llmx_server.request_id import RequestId
 from llmx_server.response_store import ResponseStore
 from llmx_server.routes import batches, chat, chat_batch, chat_socket, completions, files, invocations, messages, models, ops, responses, tokenize
 from llmx_server.routes.pooled import router as pooled
-from llmx_server.serving import Phase, Serving
+from llmx_server.served_models import ServedModels
+from llmx_server.serving import Host, Phase, Serving, serving_of
 from llmx_server.socket_guard import SameOrigin
 from llmx_server.version import version
 from llmx_server.web import page
@@ -36,18 +38,17 @@ __all__ = ["create_app", "unguarded"]
 _log = logging.getLogger("llmx.server")
 
 
-def create_app(engine: AsyncEngine, config: EngineConfig, *, phase: Phase = "ready") -> FastAPI:
-    """The application for an engine. With phase "loading" the engine may still be starting; lifecycle.serve sets it ready.
+def create_app(engine: AsyncEngine, config: EngineConfig, *, others: Sequence[tuple[AsyncEngine, EngineConfig]] = (), phase: Phase = "ready") -> FastAPI:
+    """The application for an engine, and for `others` beside it, each with its model. The settings of the server are those of `config`.
 
-    The Serving that the routes use is `app.state.serving`.
+    With phase "loading" the engines may still be starting; lifecycle.serve sets it ready. The models that the routes use are `app.state.models`.
     """
-    serving = Serving(engine, config, Metrics(), ChatForms.of, phase)
-    if phase == "ready":
-        serving.metrics.name_model(serving.model_names[0], engine.info)
+    models = _served(engine, config, others, Host(phase))
+    serving = models.default
     app = _routed(config.server.root_path)
-    app.state.serving = serving
+    app.state.models = models
     app.state.responses = ResponseStore(config.server.response_store_bytes, config.server.response_max_age_s)
-    app.state.batches = start_batches(config, serving, lambda: unguarded(app)) if config.server.files_dir else None
+    app.state.batches = start_batches(config, models.host, lambda: unguarded(app)) if config.server.files_dir else None
     if config.server.api_keys or config.server.api_key_file:
         keys = KeyRing(config.server.api_keys, config.server.api_key_file)
         app.add_middleware(ApiKeyGuard, keys=keys, root_path=config.server.root_path, on_refused=serving.metrics.rejected)
@@ -61,6 +62,16 @@ def unguarded(app: FastAPI) -> FastAPI:
     inner = _routed()
     inner.state = app.state
     return inner
+
+
+def _served(engine: AsyncEngine, config: EngineConfig, others: Sequence[tuple[AsyncEngine, EngineConfig]], host: Host) -> ServedModels:
+    first = Metrics()
+    servings = [Serving(engine, config, first, ChatForms.of, host)]
+    servings += [Serving(other, own, Metrics(beside=first), ChatForms.of, host) for other, own in others]
+    models = ServedModels(servings, host)
+    if host.phase == "ready":
+        models.became_ready()
+    return models
 
 
 def _routed(root_path: str = "") -> FastAPI:
@@ -79,7 +90,7 @@ def _routed(root_path: str = "") -> FastAPI:
 async def _on_llmx_error(request: Request, error: Exception) -> Response:
     status, headers = failure_status(error)
     body = failure_body(error)
-    request.app.state.serving.metrics.refused(error, body["error"]["code"])
+    serving_of(request).metrics.refused(error, body["error"]["code"])
     if status >= 500:
         _log.warning("%s %s: %s", request.method, request.url.path, error)
     return JsonResponse(in_shape(request.url.path, status, body), status_code=status, headers=headers)

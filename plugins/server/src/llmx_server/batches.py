@@ -18,7 +18,7 @@ from llmx_server.body import shorten
 from llmx_server.errors import NotFound
 from llmx_server.file_store import FileStore, new_id, save_json
 from llmx_server.in_process import InProcess
-from llmx_server.serving import Serving
+from llmx_server.serving import Host
 
 __all__ = ["WINDOW_S", "Batches", "start_batches"]
 
@@ -220,11 +220,11 @@ class Batches:
         save_json(self._path(batch, "json"), batch)
 
 
-def start_batches(config: EngineConfig, serving: Serving, make_app: Callable[[], ASGIApp]) -> Batches:
+def start_batches(config: EngineConfig, host: Host, make_app: Callable[[], ASGIApp]) -> Batches:
     """The batches of a server's folder; they run once requests are taken. Raises ConfigError when another server uses it."""
     files = FileStore(config.server.files_dir, config.server.files_max_bytes)
     at_once = max(1, min(_AT_ONCE, config.scheduler.max_num_seqs // 2))  # the other half is for clients that wait
-    return Batches(files, InProcess(make_app), at_once=at_once, leaving=lambda: serving.phase == "draining")
+    return Batches(files, InProcess(make_app), at_once=at_once, leaving=lambda: host.phase == "draining")
 
 
 def _count(path: Path) -> int:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from llmx_server.serving import Serving
+from llmx_server.served_models import ServedModels
 
 __all__ = ["drain", "signals"]
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("llmx.server")
 
 
 @contextmanager
-def signals(server: uvicorn.Server, serving: Serving) -> Iterator[asyncio.Event]:
+def signals(server: uvicorn.Server, models: ServedModels) -> Iterator[asyncio.Event]:
     """Handles the signals; the event is set by the first."""
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
@@ -35,13 +35,13 @@ def signals(server: uvicorn.Server, serving: Serving) -> Iterator[asyncio.Event]
         if asked.is_set():
             _log.warning("%s again: ending now", name)
             server.should_exit = server.force_exit = True
-            serving.engine.kill()
-        elif serving.phase == "loading":
+            models.kill()
+        elif models.host.phase == "loading":
             server.should_exit = True
         else:
-            _log.info("%s: no new requests, running ones may finish for %g s; a second one ends them now", name, serving.config.server.drain_timeout_s)
-            serving.phase = "draining"
-            serving.leaving.set()
+            _log.info("%s: no new requests, running ones may finish for %g s; a second one ends them now", name, models.config.server.drain_timeout_s)
+            models.host.phase = "draining"
+            models.host.leaving.set()
         asked.set()
 
     handled = (signal.SIGTERM, signal.SIGINT)
@@ -54,10 +54,10 @@ def signals(server: uvicorn.Server, serving: Serving) -> Iterator[asyncio.Event]
             loop.remove_signal_handler(number)
 
 
-async def drain(server: uvicorn.Server, serving: Serving, asked: asyncio.Event) -> None:
+async def drain(server: uvicorn.Server, models: ServedModels, asked: asyncio.Event) -> None:
     """Wait for the first signal, then for the running requests, then let the server end."""
     await asked.wait()
-    limit = serving.config.server.drain_timeout_s
+    limit = models.config.server.drain_timeout_s
     clock = asyncio.get_running_loop().time
     began = clock()
     answering = server.server_state.tasks
@@ -65,5 +65,5 @@ async def drain(server: uvicorn.Server, serving: Serving, asked: asyncio.Event) 
         await asyncio.sleep(_POLL_S)
     if answering:
         _log.warning("requests still run after %g s (--shutdown-timeout): ending them", limit)
-        await serving.engine.close(f"the server is shutting down and has waited {limit:g} s (--shutdown-timeout) for this request")
+        await models.close(f"the server is shutting down and has waited {limit:g} s (--shutdown-timeout) for this request")
     server.should_exit = True

@@ -18,16 +18,20 @@ _STATES = ("free", "cached", "held")  # by number, as the engine counts them
 _INFO = ("architecture", "platform", "device", "threads", "dtype", "kv_dtype", "kv_bytes", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
 
 
-def engine_state(serving: Serving, stats: EngineStats | None) -> dict[str, Any]:
-    """The body. Without stats (loading, or the engine is dead) `engine` is null. Times in seconds, sizes in tokens and bytes."""
+def engine_state(serving: Serving, names: list[str], stats: EngineStats | None) -> dict[str, Any]:
+    """The body, about the engine of one model. names: of all models of the server.
+
+    Without stats (loading, or the engine is dead) `engine` is null. Times in seconds, sizes in tokens and bytes.
+    """
     loading = serving.phase == "loading"
     info = {} if loading else {name: getattr(serving.engine.info, name) for name in _INFO if hasattr(serving.engine.info, name)}
     return {
         "version": version(),
         "phase": serving.phase if loading or stats is not None else "dead",
-        "models": [] if loading else list(serving.model_names),
+        "model": "" if loading else serving.model_names[0],
+        "models": names,
         "time": time.time(),
-        "started": serving.started,
+        "started": serving.host.started,
         "info": info,
         "engine": None if stats is None else _engine(stats),
         "latency": {name: recent.percentiles() for name, recent in serving.metrics.recent.items()},

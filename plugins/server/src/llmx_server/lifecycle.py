@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +16,7 @@ from llmx_server.app import create_app
 from llmx_server.batches import Batches
 from llmx_server.draining import drain, signals
 from llmx_server.listen import BACKLOG, listen, url_of
-from llmx_server.serving import Serving
+from llmx_server.served_models import ServedModels
 from llmx_server.slow_reader import reader_protocol
 
 if TYPE_CHECKING:
@@ -33,26 +33,28 @@ async def serve(
     engine: AsyncEngine,
     config: EngineConfig,
     *,
+    others: Sequence[tuple[AsyncEngine, EngineConfig]] = (),
     sock: socket.socket | None = None,
     on_ready: Callable[[str], None] | None = None,
     on_progress: Callable[[str, float], None] | None = None,
 ) -> None:
-    """Serves until a signal; owns the engine from now on and closes it.
+    """Serves until a signal; owns the engine and the `others` from now on and closes them.
 
-    The engine may still be starting: /health and /ready answer 503 until `engine.start()` returns, then on_ready gets the
+    Engines may still be starting: /health and /ready answer 503 until `engine.start()` of each returns, then on_ready gets the
     server's URL. on_progress is told how far the start is. Raises what `engine.start()` raises, and ConfigError when the port cannot be had.
     """
+    engines = [engine, *(other for other, _ in others)]
     batches: Batches | None = None
     try:
         sock = sock or listen(config.server)
-        app = create_app(engine, config, phase="loading")
+        app = create_app(engine, config, others=others, phase="loading")
         batches = app.state.batches
         server = _Server(_uvicorn_config(app, config))
-        with signals(server, app.state.serving) as asked:
-            starting = asyncio.create_task(engine.start(on_progress))
-            draining = asyncio.create_task(drain(server, app.state.serving, asked))
+        with signals(server, app.state.models) as asked:
+            starting = asyncio.create_task(_start(engines, on_progress))
+            draining = asyncio.create_task(drain(server, app.state.models, asked))
             try:
-                await _run(server, sock, starting, app.state.serving, on_ready, batches)
+                await _run(server, sock, starting, app.state.models, on_ready, batches)
             finally:
                 draining.cancel()
                 await asyncio.gather(draining, return_exceptions=True)
@@ -61,7 +63,18 @@ async def serve(
             await batches.close()
         if config.server.uds:
             Path(config.server.uds).unlink(missing_ok=True)
-        await engine.close()
+        await asyncio.gather(*(one.close() for one in engines))
+
+
+async def _start(engines: Sequence[AsyncEngine], on_progress: Callable[[str, float], None] | None) -> None:
+    """Wait until all run. The first that cannot be started ends the others' start."""
+    starts = [asyncio.create_task(engine.start(on_progress)) for engine in engines]
+    try:
+        await asyncio.gather(*starts)
+    finally:
+        for start in starts:
+            start.cancel()
+        await asyncio.gather(*starts, return_exceptions=True)
 
 
 class _Server(uvicorn.Server):
@@ -74,19 +87,19 @@ class _Server(uvicorn.Server):
 
 
 async def _run(
-    server: _Server, sock: socket.socket, starting: asyncio.Task[None], serving: Serving, on_ready: Callable[[str], None] | None, batches: Batches | None
+    server: _Server, sock: socket.socket, starting: asyncio.Task[None], models: ServedModels, on_ready: Callable[[str], None] | None, batches: Batches | None
 ) -> None:
     listening = asyncio.create_task(server.serve(sockets=[sock]))
     try:
         await asyncio.wait((listening, starting), return_when=asyncio.FIRST_COMPLETED)
         if starting.done() and not server.should_exit:
             starting.result()
-            serving.metrics.name_model(serving.model_names[0], serving.engine.info)
-            serving.phase = "ready"
+            models.became_ready()
+            models.host.phase = "ready"
             if batches is not None:
                 batches.start()
             if on_ready:
-                on_ready(url_of(sock, serving.config.server.root_path))
+                on_ready(url_of(sock, models.config.server.root_path))
         await listening
     finally:
         server.should_exit = True

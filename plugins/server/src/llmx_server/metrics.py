@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from llmx.engine.outputs import EngineStats, RequestMetrics, RequestOutput
 from llmx.errors import QueueFull, QueueTimeout
 from llmx.sampling_params import SamplingParams
-from llmx_server.engine_metrics import EngineCollector
+from llmx_server.engine_metrics import EngineCollector, EngineNumbers
 from llmx_server.recent import Recent
 
 if TYPE_CHECKING:
@@ -48,33 +48,56 @@ _PER_REQUEST: dict[str, tuple[str, tuple[float, ...]]] = {
 }
 
 
-class Metrics:
-    """All metrics of one server, in a registry of its own."""
+class _Families:
+    """The metrics that the server records, and the collector of those that engines count, in a registry of their own."""
 
-    def __init__(self, model_name: str = "") -> None:
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._engine = EngineCollector()
-        self.registry.register(self._engine)
-        self._first_token = self._histogram("time_to_first_token_seconds", "From arrival to the first token", _FIRST_TOKEN_S)
-        self._between_tokens = self._histogram("inter_token_latency_seconds", "Between two tokens of an answer", _BETWEEN_TOKENS_S)
-        self._per_request = {name: self._histogram(name, text, buckets) for name, (text, buckets) in _PER_REQUEST.items()}
-        self._success = self._counter("request_success", "Answers that ended, by why", "finished_reason")
-        self._failures = self._counter("request_failure", "Requests that ended with an error or an abort", "reason")
-        self._rejections = self._counter("request_rejections", "Requests that were refused before they ran, by the error's code", "reason")
-        self._admission = self._counter("admission_rejections", "Requests that were refused because a queue is full, by the limit", "reason")
-        self._by_source = self._counter("prompt_tokens_by_source", "Prompt tokens of finished requests: computed, or found in the prefix cache", "source")
-        self._cached = self._counter("prompt_tokens_cached", "Prompt tokens of finished requests that the prefix cache had")
+        self.collector = EngineCollector()
+        self.registry.register(self.collector)
+        self.first_token = self._histogram("time_to_first_token_seconds", "From arrival to the first token", _FIRST_TOKEN_S)
+        self.between_tokens = self._histogram("inter_token_latency_seconds", "Between two tokens of an answer", _BETWEEN_TOKENS_S)
+        self.per_request = {name: self._histogram(name, text, buckets) for name, (text, buckets) in _PER_REQUEST.items()}
+        self.success = self._counter("request_success", "Answers that ended, by why", "finished_reason")
+        self.failures = self._counter("request_failure", "Requests that ended with an error or an abort", "reason")
+        self.rejections = self._counter("request_rejections", "Requests that were refused before they ran, by the error's code", "reason")
+        self.admission = self._counter("admission_rejections", "Requests that were refused because a queue is full, by the limit", "reason")
+        self.by_source = self._counter("prompt_tokens_by_source", "Prompt tokens of finished requests: computed, or found in the prefix cache", "source")
+        self.cached = self._counter("prompt_tokens_cached", "Prompt tokens of finished requests that the prefix cache had")
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"llmx:{name}", text, ["model_name"], buckets=buckets, registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"llmx:{name}", text, ["model_name", *labels], registry=self.registry)
+
+
+class Metrics:
+    """The metrics of one model. beside: those of another model of the same server, whose registry they share."""
+
+    def __init__(self, model_name: str = "", beside: Metrics | None = None) -> None:
+        self._all: _Families = beside._all if beside is not None else _Families()
+        self._engine = EngineNumbers()
+        self._all.collector.engines.append(self._engine)
         self.recent = {"first_token": Recent(), "between_tokens": Recent(), "whole_answer": Recent()}  # seconds
         self.name_model(model_name)
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """Everything that the server shows."""
+        return self._all.registry
 
     def name_model(self, model_name: str, info: EngineInfo | None = None) -> None:
         """Sets the `model_name` label, and what the engine is: both are known when it is ready."""
         self._model_name = model_name
         self._engine.model_name, self._engine.info = model_name, info
 
-    def render(self, stats: EngineStats | None) -> bytes:
-        """The text that Prometheus scrapes; without stats (engine loading or dead) the engine's own metrics are left out."""
+    def counted(self, stats: EngineStats | None) -> None:
+        """What the engine counts now; None (loading, asleep or dead) leaves its metrics out."""
         self._engine.stats = stats
+
+    def render(self) -> bytes:
+        """The text that Prometheus scrapes, of all models of the server."""
         return generate_latest(self.registry)
 
     def stopwatch(self, params: SamplingParams) -> Stopwatch:
@@ -83,12 +106,12 @@ class Metrics:
 
     def first_token(self, seconds: float) -> None:
         """Records the time to the first token."""
-        self._first_token.labels(self._model_name).observe(seconds)
+        self._all.first_token.labels(self._model_name).observe(seconds)
         self.recent["first_token"].add(seconds)
 
     def next_token(self, seconds: float) -> None:
         """Records the time between two tokens."""
-        self._between_tokens.labels(self._model_name).observe(seconds)
+        self._all.between_tokens.labels(self._model_name).observe(seconds)
         self.recent["between_tokens"].add(seconds)
 
     def finished(self, output: RequestOutput, params: SamplingParams, seconds: float) -> None:
@@ -96,19 +119,19 @@ class Metrics:
         name = self._model_name
         self.recent["whole_answer"].add(seconds)
         for key, value in _values(output, params, seconds).items():
-            self._per_request[key].labels(name).observe(value)
+            self._all.per_request[key].labels(name).observe(value)
         cached = output.num_cached_tokens
-        self._cached.labels(name).inc(cached)
-        self._by_source.labels(name, "local_cache_hit").inc(cached)
-        self._by_source.labels(name, "local_compute").inc(len(output.prompt_token_ids) - cached)
+        self._all.cached.labels(name).inc(cached)
+        self._all.by_source.labels(name, "local_cache_hit").inc(cached)
+        self._all.by_source.labels(name, "local_compute").inc(len(output.prompt_token_ids) - cached)
         for answer in output.outputs:
-            self._success.labels(name, answer.finish_reason or "abort").inc()
+            self._all.success.labels(name, answer.finish_reason or "abort").inc()
 
     def failed(self, reason: str) -> None:
         """Records a request that did not."""
-        self._failures.labels(self._model_name, reason).inc()
+        self._all.failures.labels(self._model_name, reason).inc()
         if reason == "abort":
-            self._success.labels(self._model_name, reason).inc()
+            self._all.success.labels(self._model_name, reason).inc()
 
     def refused(self, error: Exception, code: str | None) -> None:
         """Records a request that an error with this code ended before it ran."""
@@ -119,15 +142,9 @@ class Metrics:
 
     def rejected(self, code: str, queue_limit: str | None = None) -> None:
         """Records a request that was answered with an error before it ran. queue_limit: the limit, when a queue is full."""
-        self._rejections.labels(self._model_name, code).inc()
+        self._all.rejections.labels(self._model_name, code).inc()
         if queue_limit:
-            self._admission.labels(self._model_name, queue_limit).inc()
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"llmx:{name}", text, ["model_name"], buckets=buckets, registry=self.registry)
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"llmx:{name}", text, ["model_name", *labels], registry=self.registry)
+            self._all.admission.labels(self._model_name, queue_limit).inc()
 
 
 class Stopwatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,16 +30,24 @@ class Counts:
     output_tokens: int = 0
 
 
-async def run_file(engine: AsyncEngine, config: EngineConfig, source: Path, target: Path, on_outcome: Callable[[Outcome], None]) -> Counts:
-    """Start an engine, answer the lines of `source` that `target` lacks, and close the engine. on_outcome hears of each line.
+async def run_file(
+    engine: AsyncEngine,
+    config: EngineConfig,
+    source: Path,
+    target: Path,
+    on_outcome: Callable[[Outcome], None],
+    others: Sequence[tuple[AsyncEngine, EngineConfig]] = (),
+) -> Counts:
+    """Start an engine and the `others` beside it, answer the lines of `source` that `target` lacks, and close them. on_outcome hears of each line.
 
     Raises what starting the engine raises, and OSError when the output cannot be written.
     """
+    engines = [engine, *(other for other, _ in others)]
     counts, usage, name = Counts(), Usage(), secrets.token_hex(12)
     try:
-        await engine.start()
+        await asyncio.gather(*(one.start() for one in engines))
         # Nobody connects: no keys to ask for, and no folder of batches to share with a server.
-        app = create_app(engine, replace(config, server=replace(config.server, api_keys=(), files_dir="")))
+        app = create_app(engine, replace(config, server=replace(config.server, api_keys=(), files_dir="")), others=others)
         with source.open("rb") as requests, target.open("a+b") as answers:
             done, _ = await asyncio.to_thread(finished_lines, answers)
             counts.skipped = len(done)
@@ -59,4 +67,4 @@ async def run_file(engine: AsyncEngine, config: EngineConfig, source: Path, targ
         counts.output_tokens = usage.output_tokens
         return counts
     finally:
-        await engine.close()
+        await asyncio.gather(*(one.close() for one in engines))

@@ -1,4 +1,4 @@
-"""What every route shares: the engine, its configuration, the metrics and the phase the server is in."""
+"""What every route needs of the model that it serves: the engine, its configuration, the metrics; and what all models of a server share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from llmx.engine.async_engine import AsyncEngine
     from llmx_server.chat_forms import ChatForms
 
-__all__ = ["Phase", "Serving", "serving_of"]
+__all__ = ["Host", "Phase", "Serving", "serving_of"]
 
 Phase = Literal["loading", "ready", "draining"]
 
@@ -30,16 +30,30 @@ _THREAD_CHARS = 16_384  # longer texts are tokenized on a thread, so that other 
 
 
 @dataclass(slots=True)
+class Host:
+    """What the models of one server share. `phase` is changed by lifecycle only."""
+
+    phase: Phase = "ready"
+    started: int = field(default_factory=lambda: int(time.time()))  # unix time; `created` of the models
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)  # set when the server begins to drain
+
+    def check_ready(self) -> None:
+        """Raise NotReady while requests cannot be taken."""
+        if self.phase == "loading":
+            raise NotReady("the model is still loading: try again when /ready answers 200")
+        if self.phase == "draining":
+            raise NotReady("the server is shutting down and takes no new requests")
+
+
+@dataclass(slots=True)
 class Serving:
-    """The state of one server. `phase` is changed by lifecycle only."""
+    """One model of a server. llmx_server.served_models finds it by name."""
 
     engine: AsyncEngine
     config: EngineConfig
     metrics: Metrics
     make_forms: Callable[[AsyncEngine, EngineConfig], ChatForms]
-    phase: Phase = "ready"
-    started: int = field(default_factory=lambda: int(time.time()))  # unix time; `created` of the models
-    leaving: asyncio.Event = field(default_factory=asyncio.Event)  # set when the server begins to drain
+    host: Host = field(default_factory=Host)
     _forms: ChatForms | None = None
 
     @property
@@ -53,12 +67,14 @@ class Serving:
         """system_fingerprint: changes with the version and with the platform."""
         return f"llmx-{version()}-{self.engine.info.platform}"
 
+    @property
+    def phase(self) -> Phase:
+        """The server's phase."""
+        return self.host.phase
+
     def check_ready(self) -> None:
         """Raise NotReady while requests cannot be taken."""
-        if self.phase == "loading":
-            raise NotReady("the model is still loading: try again when /ready answers 200")
-        if self.phase == "draining":
-            raise NotReady("the server is shutting down and takes no new requests")
+        self.host.check_ready()
 
     def check_generates(self) -> None:
         """Raise NotReady while requests cannot be taken, RequestError where the model gives no text."""
@@ -110,6 +126,6 @@ class Serving:
 
 
 def serving_of(request: HTTPConnection) -> Serving:
-    """The Serving of the application that handles a request or a WebSocket."""
-    serving: Serving = request.app.state.serving
+    """The Serving that answers a request: that of the model which its body names, once that is read (served_models.open_body); before, the first model's."""
+    serving: Serving = request.scope.get("llmx.serving") or request.app.state.models.default
     return serving

@@ -14,7 +14,7 @@ from llmx_server.protocol.extra_fields import warning_header
 from llmx_server.protocol.pages import page_of
 from llmx_server.routes.files import batches_of
 from llmx_server.schema import json_body
-from llmx_server.serving import serving_of
+from llmx_server.served_models import models_of
 
 __all__ = ["router"]
 
@@ -27,7 +27,7 @@ _MOST, _DEFAULT = 100, 20  # batches in one page
 async def create_batch(request: Request) -> Response:
     """Answer a file of requests, when there is room for them."""
     batches = batches_of(request)
-    serving_of(request).check_ready()
+    models_of(request).host.check_ready()
     body = await read_body(request, BatchRequest)
     body.check()
     headers = warning_header(f"{name[:40]} (unknown)" for name in body.model_extra or {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from llmx_server.body import read_body
 from llmx_server.chat_answers import whole_of
 from llmx_server.chat_chunks import chat_events
 from llmx_server.chat_job import open_chat
@@ -17,7 +16,7 @@ from llmx_server.protocol.api_fields import CHAT
 from llmx_server.protocol.chat import ChatRequest
 from llmx_server.protocol.extra_fields import warning_header
 from llmx_server.schema import json_body
-from llmx_server.serving import serving_of
+from llmx_server.served_models import open_body
 from llmx_server.sse import EventStream
 
 __all__ = ["router"]
@@ -28,9 +27,8 @@ router = APIRouter()
 @router.post(CHAT, openapi_extra=json_body(ChatRequest))
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
-    serving = serving_of(request)
+    serving, body = await open_body(request, ChatRequest)
     serving.check_generates()
-    body = await read_body(request, ChatRequest)
     chat = await open_chat(serving, body, "chat.completion.chunk" if body.stream else "chat.completion")
     headers = warning_header(chat.phrases)
     if body.stream:

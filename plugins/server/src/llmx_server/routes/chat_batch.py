@@ -7,7 +7,6 @@ from dataclasses import replace
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from llmx_server.body import read_body
 from llmx_server.chat_answers import choices_of
 from llmx_server.chat_job import open_chat
 from llmx_server.disconnect import until_disconnect
@@ -17,7 +16,7 @@ from llmx_server.protocol.chat_batch import ChatBatchRequest
 from llmx_server.protocol.extra_fields import warning_header
 from llmx_server.protocol.usage import usage_of
 from llmx_server.schema import json_body
-from llmx_server.serving import serving_of
+from llmx_server.served_models import open_body
 
 __all__ = ["router"]
 
@@ -27,9 +26,8 @@ router = APIRouter()
 @router.post("/v1/chat/completions/batch", openapi_extra=json_body(ChatBatchRequest))
 async def create_chat_batch(request: Request) -> Response:
     """Answer all conversations at once; choice i is for conversation i. One that is wrong fails all, before any runs."""
-    serving = serving_of(request)
+    serving, body = await open_body(request, ChatBatchRequest)
     serving.check_generates()
-    body = await read_body(request, ChatBatchRequest)
     bodies = body.conversations()
     chats = [await open_chat(serving, one, "chat.completion") for one in bodies]
     jobs = [replace(chat.job, index=index) for index, chat in enumerate(chats)]

@@ -18,7 +18,7 @@ from llmx_server.chat_job import open_chat
 from llmx_server.errors import failure_body, failure_status
 from llmx_server.frames import Frames, encode
 from llmx_server.protocol.chat import ChatRequest
-from llmx_server.serving import Serving, serving_of
+from llmx_server.served_models import ServedModels, models_of
 
 __all__ = ["router"]
 
@@ -32,7 +32,7 @@ _log = logging.getLogger("llmx.server")
 async def chat_socket(socket: WebSocket) -> None:
     """Answer conversations, one at a time, until the client leaves or the server shuts down."""
     await socket.accept()
-    await _Talk(socket, serving_of(socket)).run()
+    await _Talk(socket, models_of(socket)).run()
 
 
 class _SlowReader(Exception):
@@ -42,14 +42,14 @@ class _SlowReader(Exception):
 class _Talk:
     """One connection: what comes is read while an answer is written, so that `stop` and a client that leaves end it at once."""
 
-    def __init__(self, socket: WebSocket, serving: Serving) -> None:
-        self._socket, self._serving = socket, serving
+    def __init__(self, socket: WebSocket, models: ServedModels) -> None:
+        self._socket, self._models = socket, models
         self._answer: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Serves the connection."""
         receiving = asyncio.ensure_future(self._socket.receive())
-        leaving = asyncio.ensure_future(self._serving.leaving.wait())
+        leaving = asyncio.ensure_future(self._models.host.leaving.wait())
         try:
             await self._send({"type": "ready"})
             while True:
@@ -104,17 +104,19 @@ class _Talk:
 
     async def _write(self, value: dict[str, Any]) -> None:
         """The answer to a chat completion body, then its `done`."""
-        begun, reason = False, "complete"
+        begun, reason, serving = False, "complete", self._models.default
         try:
-            self._serving.check_generates()
+            self._models.host.check_ready()
             if value.get("stream") is False:
                 raise RequestError("stream is false: answers on a WebSocket are always streamed, leave it out", field="stream")
             body = as_model({**value, "stream": True}, ChatRequest)
-            chat = await open_chat(self._serving, body, "chat.completion.chunk")
+            serving = await self._models.pick(body.model)
+            serving.check_generates()
+            chat = await open_chat(serving, body, "chat.completion.chunk")
             if chat.phrases:
                 await self._send({"type": "warning", "ignored": chat.phrases})
             frames = Frames(chat.head, with_usage=body.usage_in_stream()[0])
-            async with aclosing(chat_events(self._serving, body, chat.job, chat.form, frames, chat.beside)) as events:
+            async with aclosing(chat_events(serving, body, chat.job, chat.form, frames, chat.beside)) as events:
                 async for data in events:
                     begun = True
                     for event in data.split(b"\n\n"):  # JSON has no line breaks of its own
@@ -123,7 +125,7 @@ class _Talk:
         except LlmxError as error:
             reason = "error"
             if not begun:
-                self._serving.metrics.refused(error, failure_body(error)["error"]["code"])
+                serving.metrics.refused(error, failure_body(error)["error"]["code"])
             await self._fail(error)
         except _SlowReader:
             raise
@@ -140,7 +142,7 @@ class _Talk:
 
     @property
     def _timeout_s(self) -> float:
-        return self._serving.config.server.reader_timeout_s
+        return self._models.config.server.reader_timeout_s
 
     async def _send(self, data: dict[str, Any] | bytes) -> None:
         """One message; waits while the client does not keep up. Raises _SlowReader."""

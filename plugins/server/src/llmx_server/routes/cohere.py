@@ -11,7 +11,7 @@ from starlette.responses import Response
 from llmx.engine.pooling_outputs import as_json
 from llmx.errors import RequestError
 from llmx.pooling_params import PoolingParams
-from llmx_server.body import read_body, shorten
+from llmx_server.body import shorten
 from llmx_server.errors import JsonResponse
 from llmx_server.pooling_jobs import pooling_config, run_jobs, text_job, token_usage
 from llmx_server.protocol.extra_fields import check_extra, warning_header
@@ -20,7 +20,7 @@ from llmx_server.protocol.pooling_fields import pooling_field
 from llmx_server.protocol.pooling_routes import COHERE_EMBED
 from llmx_server.protocol.usage import response_head
 from llmx_server.schema import json_body
-from llmx_server.serving import serving_of
+from llmx_server.served_models import open_body
 
 __all__ = ["CohereEmbedRequest", "router"]
 
@@ -74,9 +74,7 @@ def _joined(item: Any, place: str) -> str:
 @router.post(COHERE_EMBED, openapi_extra=json_body(CohereEmbedRequest))
 async def create_cohere_embeddings(request: Request) -> Response:
     """The vector of each text, in every type that was asked for."""
-    serving = serving_of(request)
-    serving.check_ready()
-    body = await read_body(request, CohereEmbedRequest)
+    serving, body = await open_body(request, CohereEmbedRequest)
     model = serving.model_name(body.model)
     headers = warning_header(check_extra(COHERE_EMBED, body.model_extra, pooling_field))
     params = body.params(serving.engine.info.max_model_len)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from llmx_server.body import read_body
 from llmx_server.completion_chunks import completion_choices, completion_events
 from llmx_server.disconnect import until_disconnect
 from llmx_server.errors import JsonResponse
@@ -17,7 +16,8 @@ from llmx_server.protocol.completions import CompletionRequest
 from llmx_server.protocol.extra_fields import check_extra, warning_header
 from llmx_server.protocol.usage import response_head, usage_of
 from llmx_server.schema import json_body
-from llmx_server.serving import Serving, serving_of
+from llmx_server.served_models import open_body
+from llmx_server.serving import Serving
 from llmx_server.sse import EventStream
 
 __all__ = ["router"]
@@ -28,9 +28,8 @@ router = APIRouter()
 @router.post(COMPLETIONS, openapi_extra=json_body(CompletionRequest))
 async def create_completion(request: Request) -> Response:
     """Continue one or several prompts."""
-    serving = serving_of(request)
+    serving, body = await open_body(request, CompletionRequest)
     serving.check_generates()
-    body = await read_body(request, CompletionRequest)
     model = serving.model_name(body.model)
     headers = warning_header([*check_extra(COMPLETIONS, body.model_extra), *body.without_effect()])
     usage_at_end, _ = body.usage_in_stream()

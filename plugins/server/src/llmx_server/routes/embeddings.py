@@ -10,7 +10,7 @@ from starlette.responses import Response
 from llmx.engine.pooling_outputs import as_json
 from llmx.errors import RequestError
 from llmx.pooling_params import PoolingParams
-from llmx_server.body import read_body, shorten
+from llmx_server.body import shorten
 from llmx_server.errors import JsonResponse
 from llmx_server.pooling_jobs import pooling_config, run_jobs, text_job, token_usage
 from llmx_server.protocol.extra_fields import check_extra, warning_header
@@ -19,7 +19,8 @@ from llmx_server.protocol.pooling_fields import pooling_field
 from llmx_server.protocol.pooling_routes import CLASSIFY, EMBEDDINGS, POOLING
 from llmx_server.protocol.usage import response_head
 from llmx_server.schema import json_body
-from llmx_server.serving import Serving, serving_of
+from llmx_server.served_models import open_body
+from llmx_server.serving import Serving
 
 __all__ = ["router"]
 
@@ -29,9 +30,7 @@ router = APIRouter()
 @router.post(EMBEDDINGS, openapi_extra=json_body(EmbeddingRequest))
 async def create_embeddings(request: Request) -> Response:
     """The vector of each text."""
-    serving = serving_of(request)
-    serving.check_ready()
-    body = await read_body(request, EmbeddingRequest)
+    serving, body = await open_body(request, EmbeddingRequest)
     params = body.params("embed", body.dimensions)
     pooling_config(serving, params)
     return await _each(request, serving, body, params, EMBEDDINGS, ("embd", "embedding", "embedding"))
@@ -40,9 +39,7 @@ async def create_embeddings(request: Request) -> Response:
 @router.post(POOLING, openapi_extra=json_body(PoolingRequest))
 async def create_pooling(request: Request) -> Response:
     """What the model gives for each text: a vector, scores, or one of these per token."""
-    serving = serving_of(request)
-    serving.check_ready()
-    body = await read_body(request, PoolingRequest)
+    serving, body = await open_body(request, PoolingRequest)
     params = body.params(body.task, body.dimensions)
     pooling_config(serving, params)
     return await _each(request, serving, body, params, POOLING, ("pool", "pooling", "data"))
@@ -51,9 +48,7 @@ async def create_pooling(request: Request) -> Response:
 @router.post(CLASSIFY, openapi_extra=json_body(ClassifyRequest))
 async def create_classification(request: Request) -> Response:
     """The label of each text, and a number for every label."""
-    serving = serving_of(request)
-    serving.check_ready()
-    body = await read_body(request, ClassifyRequest)
+    serving, body = await open_body(request, ClassifyRequest)
     params = body.params("classify")
     labels = pooling_config(serving, params).labels
 

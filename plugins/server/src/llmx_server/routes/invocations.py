@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Request
 from pydantic_core import from_json
 from starlette.responses import Response
@@ -11,7 +13,7 @@ from llmx.errors import RequestError
 from llmx_server.body import read_bytes
 from llmx_server.protocol.api_fields import CHAT, COMPLETIONS, RESPONSES
 from llmx_server.protocol.pooling_routes import EMBEDDINGS, RERANK, SCORE
-from llmx_server.serving import serving_of
+from llmx_server.served_models import models_of
 
 __all__ = ["router"]
 
@@ -32,8 +34,8 @@ _PATHS: tuple[tuple[frozenset[str], str], ...] = (
 @router.post("/invocations")
 async def invoke(request: Request) -> Response:
     """Answer a body of chat, completions, responses, embeddings, score or rerank."""
-    serving = serving_of(request)
-    serving.check_ready()
+    models = models_of(request)
+    models.host.check_ready()
     data = await read_bytes(request)
     try:
         given = from_json(data)
@@ -42,10 +44,15 @@ async def invoke(request: Request) -> Response:
     names = set(given) if isinstance(given, dict) else set()
     path = next((one for wanted, one in _PATHS if wanted <= names), None)
     if path is None and "input" in names:
-        path = EMBEDDINGS if serving.engine.info.pooling else RESPONSES
+        path = EMBEDDINGS if models.find(_model_of(given)).engine.info.pooling else RESPONSES
     if path is None:
         raise RequestError("the body fits no route: it must have messages, prompt, input, or query and documents, or text_1 and text_2")
     return _Forwarded(request, path, data)
+
+
+def _model_of(given: dict[str, Any]) -> str | None:
+    name = given.get("model")
+    return name if isinstance(name, str) else None  # of another type: the route says so
 
 
 class _Forwarded(Response):

@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from llmx_server.answer_form import CallIds
 from llmx_server.anthropic_events import error_event, message_events
-from llmx_server.body import read_body
 from llmx_server.chat_job import chat_job
 from llmx_server.disconnect import until_disconnect
 from llmx_server.errors import JsonResponse
@@ -18,7 +17,7 @@ from llmx_server.protocol.anthropic import MessagesRequest, content_blocks, stop
 from llmx_server.protocol.extra_fields import warning_header
 from llmx_server.protocol.usage import response_head
 from llmx_server.schema import json_body
-from llmx_server.serving import serving_of
+from llmx_server.served_models import open_body
 from llmx_server.sse import EventStream
 
 __all__ = ["router"]
@@ -29,9 +28,8 @@ router = APIRouter()
 @router.post("/v1/messages", openapi_extra=json_body(MessagesRequest))
 async def create_message(request: Request) -> Response:
     """Answer a conversation, Anthropic's way."""
-    serving = serving_of(request)
+    serving, body = await open_body(request, MessagesRequest)
     serving.check_generates()
-    body = await read_body(request, MessagesRequest)
     model = serving.model_name(body.model)
     job, form, phrases = await chat_job(serving, body.chat())
     headers = warning_header([*body.without_effect(), *phrases])
@@ -50,9 +48,7 @@ async def create_message(request: Request) -> Response:
 @router.post("/v1/messages/count_tokens", openapi_extra=json_body(MessagesRequest))
 async def count_tokens(request: Request) -> Response:
     """Tokens of the prompt that a message request would make."""
-    serving = serving_of(request)
-    serving.check_ready()
-    body = await read_body(request, MessagesRequest)
+    serving, body = await open_body(request, MessagesRequest)
     serving.model_name(body.model)
     job, _, _ = await chat_job(serving, body.chat(counting=True))
     return JsonResponse({"input_tokens": len(job.token_ids)}, headers=warning_header(body.without_effect()))

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from llmx_server.errors import JsonResponse
-from llmx_server.serving import Serving, serving_of
+from llmx_server.served_models import models_of
+from llmx_server.serving import Serving
 
 __all__ = ["router"]
 
@@ -17,18 +18,18 @@ router = APIRouter()
 
 @router.get("/v1/models")
 async def list_models(request: Request) -> Response:
-    """All names under which a model is served."""
-    serving = serving_of(request)
-    serving.check_ready()
-    return JsonResponse({"object": "list", "data": [_model(serving, name) for name in serving.model_names]})
+    """All names under which models are served."""
+    models = models_of(request)
+    models.host.check_ready()
+    return JsonResponse({"object": "list", "data": [_model(serving, name) for serving in models for name in serving.model_names]})
 
 
 @router.get("/v1/models/{name:path}")
 async def get_model(request: Request, name: str) -> Response:
     """One of them; the name may hold slashes."""
-    serving = serving_of(request)
-    serving.check_ready()
-    return JsonResponse(_model(serving, serving.model_name(name)))
+    models = models_of(request)
+    models.host.check_ready()
+    return JsonResponse(_model(models.find(name), name))
 
 
 def _model(serving: Serving, name: str) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def _model(serving: Serving, name: str) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
-        "created": serving.started,
+        "created": serving.host.started,
         "owned_by": "llmx",
         "root": info.name,
         "parent": None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -10,7 +12,8 @@ from llmx.errors import EngineDead
 from llmx_server.engine_state import engine_state
 from llmx_server.errors import RETRY_AFTER_S, JsonResponse
 from llmx_server.metrics import CONTENT_TYPE_LATEST
-from llmx_server.serving import Serving, serving_of
+from llmx_server.served_models import models_of
+from llmx_server.serving import Serving
 from llmx_server.version import version
 
 __all__ = ["router"]
@@ -24,22 +27,14 @@ _WHY = {"loading": "the model is still loading", "draining": "the server is shut
 @router.get("/ping")
 @router.post("/ping")
 async def health(request: Request) -> Response:
-    """200 while the engine works, also when it is busy; 503 while it loads, shuts down, hangs or is dead."""
-    serving = serving_of(request)
-    if serving.phase != "ready":
-        return _unavailable(serving.phase, _WHY[serving.phase])
-    ok, reason = await serving.engine.health()
-    return JsonResponse({"status": "ok", "reason": reason}) if ok else _unavailable("dead", reason)
+    """200 while an engine works, also when it is busy; 503 while they load, the server shuts down, or none works. ?model= asks for one alone."""
+    return await _health(request, "ok")
 
 
 @router.get("/ready")
 async def ready(request: Request) -> Response:
-    """200 when new requests are taken; 503 while loading, shutting down or without an engine."""
-    serving = serving_of(request)
-    if serving.phase != "ready":
-        return _unavailable(serving.phase, _WHY[serving.phase])
-    ok, reason = await serving.engine.health()
-    return JsonResponse({"status": "ready"}) if ok else _unavailable("dead", reason)
+    """200 when new requests are taken, by one model at least; 503 while loading, shutting down or without an engine. ?model= asks for one alone."""
+    return await _health(request, "ready")
 
 
 @router.get("/version")
@@ -51,15 +46,20 @@ async def show_version() -> Response:
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """Prometheus metrics as text."""
-    serving = serving_of(request)
-    return Response(serving.metrics.render(await _stats(serving)), headers={"content-type": CONTENT_TYPE_LATEST})
+    models = models_of(request)
+    for serving in models:
+        serving.metrics.counted(await _stats(serving))
+    return Response(models.default.metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 @router.get("/engine/state")
 async def state(request: Request) -> Response:
-    """What the engine does now, as JSON, every KV block included."""
-    serving = serving_of(request)
-    return JsonResponse(engine_state(serving, await _stats(serving, kv_map=True)), headers={"cache-control": "no-store"})
+    """What an engine does now, as JSON, every KV block included. ?model= says which; by default the first."""
+    models = models_of(request)
+    loading = models.host.phase == "loading"  # then no names are known
+    serving = models.default if loading else models.find(request.query_params.get("model"))
+    body = engine_state(serving, [] if loading else models.names, await _stats(serving, kv_map=True))
+    return JsonResponse(body, headers={"cache-control": "no-store"})
 
 
 async def _stats(serving: Serving, *, kv_map: bool = False) -> EngineStats | None:
@@ -72,5 +72,21 @@ async def _stats(serving: Serving, *, kv_map: bool = False) -> EngineStats | Non
         return None
 
 
-def _unavailable(status: str, reason: str) -> Response:
-    return JsonResponse({"status": status, "reason": reason}, status_code=503, headers={"Retry-After": str(RETRY_AFTER_S)})
+async def _health(request: Request, fine: str) -> Response:
+    """One line for a server of one model. Of several each has its own, and one that works is enough: a dead one is not to take the others down with it."""
+    models = models_of(request)
+    phase = models.host.phase
+    if phase != "ready":
+        return _unavailable(phase, _WHY[phase])
+    name = request.query_params.get("model")
+    asked = [models.find(name)] if name else list(models)
+    found = [await serving.engine.health() for serving in asked]
+    each = {"models": {serving.model_names[0]: "ok" if ok else reason for serving, (ok, reason) in zip(asked, found, strict=True)}} if len(found) > 1 else {}
+    why = "; ".join(reason for ok, reason in found if not ok)
+    if not any(ok for ok, _ in found):
+        return _unavailable("dead", why, each)
+    return JsonResponse({"status": "degraded" if why else fine, "reason": why or "ok", **each})
+
+
+def _unavailable(status: str, reason: str, each: dict[str, Any] | None = None) -> Response:
+    return JsonResponse({"status": status, "reason": reason, **(each or {})}, status_code=503, headers={"Retry-After": str(RETRY_AFTER_S)})

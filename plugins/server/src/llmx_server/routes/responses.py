@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from llmx.errors import RequestError
-from llmx_server.body import read_body, shorten
+from llmx_server.body import shorten
 from llmx_server.disconnect import until_disconnect
 from llmx_server.errors import JsonResponse
 from llmx_server.protocol.api_fields import RESPONSES
@@ -21,7 +21,7 @@ from llmx_server.response_job import response_job
 from llmx_server.response_runs import ResponseRun
 from llmx_server.response_store import Record, ResponseStore
 from llmx_server.schema import json_body
-from llmx_server.serving import serving_of
+from llmx_server.served_models import open_body
 from llmx_server.sse import EventStream
 
 __all__ = ["router"]
@@ -34,9 +34,9 @@ _MAX_PAGE = 100  # OpenAI's limit of one page of input items
 @router.post(RESPONSES, openapi_extra=json_body(ResponsesRequest))
 async def create_response(request: Request) -> Response:
     """Answer an input, whole, streamed or in the background."""
-    serving, store = serving_of(request), _store_of(request)
+    serving, body = await open_body(request, ResponsesRequest)
     serving.check_generates()
-    body = await read_body(request, ResponsesRequest)
+    store = _store_of(request)
     model = serving.model_name(body.model)
     body.check()
     phrases = [*check_extra(RESPONSES, body.model_extra), *body.without_effect()]
@@ -60,9 +60,9 @@ async def create_response(request: Request) -> Response:
 @router.post("/v1/responses/input_tokens", openapi_extra=json_body(ResponsesRequest))
 async def count_input_tokens(request: Request) -> Response:
     """Tokens of the prompt that a request would make."""
-    serving, store = serving_of(request), _store_of(request)
+    serving, body = await open_body(request, ResponsesRequest)
     serving.check_generates()
-    body = await read_body(request, ResponsesRequest)
+    store = _store_of(request)
     serving.model_name(body.model)
     body.check()
     phrases = check_extra(RESPONSES, body.model_extra)

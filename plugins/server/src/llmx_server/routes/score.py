@@ -12,7 +12,6 @@ from starlette.responses import Response
 from llmx.engine.llm_pooling import similarity
 from llmx.engine.pooling_outputs import PoolingRequestOutput
 from llmx.errors import RequestError
-from llmx_server.body import read_body
 from llmx_server.errors import JsonResponse
 from llmx_server.pooling_jobs import PoolingJob, pair_job, pooling_config, run_jobs, text_job, token_usage
 from llmx_server.protocol.extra_fields import check_extra, warning_header
@@ -21,7 +20,8 @@ from llmx_server.protocol.pooling_fields import pooling_field
 from llmx_server.protocol.pooling_routes import RERANK, SCORE
 from llmx_server.protocol.usage import response_head
 from llmx_server.schema import json_body
-from llmx_server.serving import Serving, serving_of
+from llmx_server.served_models import open_body
+from llmx_server.serving import Serving
 
 __all__ = ["router"]
 
@@ -32,9 +32,7 @@ router = APIRouter()
 @router.post("/v1/score", openapi_extra=json_body(ScoreRequest))
 async def create_score(request: Request) -> Response:
     """A score for each pair of texts."""
-    serving = serving_of(request)
-    serving.check_ready()
-    body = await read_body(request, ScoreRequest)
+    serving, body = await open_body(request, ScoreRequest)
     model = serving.model_name(body.model)
     headers = warning_header(check_extra(SCORE, body.model_extra, pooling_field))
     head = response_head("score", "list", model, serving.fingerprint, **body.named())
@@ -48,9 +46,7 @@ async def create_score(request: Request) -> Response:
 @router.post("/v2/rerank", openapi_extra=json_body(RerankRequest))
 async def create_ranking(request: Request) -> Response:
     """The documents, those that fit the query best first; of equal ones the earlier."""
-    serving = serving_of(request)
-    serving.check_ready()
-    body = await read_body(request, RerankRequest)
+    serving, body = await open_body(request, RerankRequest)
     model = serving.model_name(body.model)
     headers = warning_header(check_extra(RERANK, body.model_extra, pooling_field))
     head = response_head("rerank", "list", model, serving.fingerprint, **body.named())

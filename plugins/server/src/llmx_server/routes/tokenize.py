@@ -6,13 +6,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from llmx.errors import RequestError
-from llmx_server.body import read_body
 from llmx_server.errors import JsonResponse
 from llmx_server.protocol.api_fields import CHAT
 from llmx_server.protocol.extra_fields import check_extra, warning_header
 from llmx_server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from llmx_server.schema import json_body
-from llmx_server.serving import serving_of
+from llmx_server.served_models import open_body
 
 __all__ = ["router"]
 
@@ -22,9 +21,7 @@ router = APIRouter()
 @router.post("/tokenize", openapi_extra=json_body(TokenizeRequest))
 async def tokenize(request: Request) -> Response:
     """Token ids of a text or of a rendered conversation."""
-    serving = serving_of(request)
-    serving.check_ready()
-    body = await read_body(request, TokenizeRequest)
+    serving, body = await open_body(request, TokenizeRequest)
     serving.model_name(body.model)
     headers = warning_header([*check_extra(CHAT, body.model_extra), *body.unread(serving.template_variables())])
     if (body.prompt is None) == (not body.messages):
@@ -39,9 +36,7 @@ async def tokenize(request: Request) -> Response:
 @router.post("/detokenize", openapi_extra=json_body(DetokenizeRequest))
 async def detokenize(request: Request) -> Response:
     """The text of token ids, special tokens included."""
-    serving = serving_of(request)
-    serving.check_ready()
-    body = await read_body(request, DetokenizeRequest)
+    serving, body = await open_body(request, DetokenizeRequest)
     serving.model_name(body.model)
     headers = warning_header(check_extra(CHAT, body.model_extra))
     vocab_size = serving.engine.info.vocab_size
