@@ -15,7 +15,7 @@ MAX_DEPTH = 12
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("llmx.errors",),
     (
-        "llmx.config", "llmx.options", "llmx.foreign_options", "llmx.option_values", "llmx.kv.spec",
+        "llmx.config", "llmx.options", "llmx.foreign_options", "llmx.option_values", "llmx.model_entries", "llmx.kv.spec",
         "llmx.structured_params", "llmx.sampling_params", "llmx.pooling_params", "llmx.hooks.types",
     ),
     ("llmx.program", "llmx.sample.params_rows", "llmx.request", "llmx.obs"),

@@ -28,12 +28,19 @@ class Settings:
 
     options: dict[str, Any]
     config_file: str | None = None
+    models: tuple[str, ...] = ()  # named on the command line, where several may be
 
     def resolve(self) -> tuple[EngineConfig, list[Change]]:
         """The configuration from all sources. Raises ConfigError."""
         from llmx.resolve import resolve
 
         return resolve(self.options, config_file=self.config_file)
+
+    def resolve_models(self) -> list[tuple[EngineConfig, list[Change]]]:
+        """The configuration of each model, one or several. Raises ConfigError."""
+        from llmx.resolve import resolve_models
+
+        return resolve_models(self.options, self.models, config_file=self.config_file)
 
     def merged(self) -> dict[str, Any]:
         """Options by name from command line, file and environment, converted and checked; what llmx.LLM takes."""
@@ -50,8 +57,13 @@ class Settings:
         return found
 
 
-def with_settings(*, server: bool = False, model: bool = True, also: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: the command's parameter `settings` becomes all engine options (and the server's, or those in `also`), MODEL and --config."""
+def with_settings(
+    *, server: bool = False, model: bool = True, several: bool = False, also: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: the command's parameter `settings` becomes all engine options (and the server's, or those in `also`), MODEL and --config.
+
+    several: MODEL may be given more than once; then they are in settings.models.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         names = [option.name for option in OPTIONS if server or not option.server or option.name in also]
@@ -61,13 +73,15 @@ def with_settings(*, server: bool = False, model: bool = True, also: tuple[str, 
         @functools.wraps(command)
         def with_options(**given: Any) -> Any:
             options = {name: given.pop(name) for name in (*names, *(option.name for option in foreign))}
-            options["model"] = _one_model(given.pop("model_argument", None), options["model"])
+            named = given.pop("model_argument", None) or []
+            models = (named,) if isinstance(named, str) else tuple(named)
+            options["model"] = _one_model(models, options["model"])
             config_file = given.pop("config_file")
             given.pop("verbose")  # read by main, before anything can fail
-            settings = Settings({name: value for name, value in options.items() if value not in (None, [])}, config_file)
+            settings = Settings({name: value for name, value in options.items() if value not in (None, [])}, config_file, models if len(models) > 1 else ())
             return command(settings=settings, **given)
 
-        parameters = [_model_argument()] if model else []
+        parameters = [_model_argument(several)] if model else []
         parameters += [parameter for parameter in own.parameters.values() if parameter.name != "settings"]
         parameters += [_parameter(option, server) for option in OPTIONS if option.name in names]
         parameters += [_foreign_parameter(option) for option in foreign]
@@ -106,8 +120,11 @@ def _switches(flags: list[str]) -> list[str]:
     return [f"{flag}/--no-{flag.removeprefix('--')}" if flag.startswith("--") else flag for flag in flags]
 
 
-def _model_argument() -> inspect.Parameter:
+def _model_argument(several: bool) -> inspect.Parameter:
     text = "Embedded name, .gguf file, directory with config.json and safetensors, or hub model (org/name, org/name:QUANT). Default: smollm2-135m-instruct."
+    if several:
+        text += " Several are served together."
+        return _keyword("model_argument", list[str] | None, typer.Argument(metavar="[MODEL]...", help=text, show_default=False))
     return _keyword("model_argument", str | None, typer.Argument(metavar="MODEL", help=text, show_default=False))
 
 
@@ -121,7 +138,8 @@ def _keyword(name: str, kind: Any, info: Any, default: Any = None) -> inspect.Pa
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
 
 
-def _one_model(argument: str | None, option: str | None) -> str | None:
-    if argument is not None and option is not None and argument != option:
-        raise typer.BadParameter(f"the model is given twice, as {argument!r} and with --model {option!r}: leave one out")
-    return argument if argument is not None else option
+def _one_model(arguments: tuple[str, ...], option: str | None) -> str | None:
+    """The model when one is named; None when none or several are."""
+    if arguments and option is not None and arguments != (option,):
+        raise typer.BadParameter(f"the model is given twice, as {' '.join(arguments)!r} and with --model {option!r}: leave one out")
+    return option if not arguments else arguments[0] if len(arguments) == 1 else None

@@ -17,26 +17,29 @@ if TYPE_CHECKING:
 __all__ = ["run_batch"]
 
 
-@with_settings(also=("tool_call_parser", "reasoning_parser", "request_timeout"))
+@with_settings(several=True, also=("tool_call_parser", "reasoning_parser", "request_timeout"))
 def run_batch(
     settings: Settings,
     source: Annotated[Path, typer.Option("-i", "--input-file", metavar="FILE", help="Requests, one JSON object per line: custom_id, method, url, body.")],
     target: Annotated[Path, typer.Option("-o", "--output-file", metavar="FILE", help="Where the answers go, one line each, as they come.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an output file that broke off: only the lines that it lacks run.")] = False,
 ) -> None:
-    """Answer a file of requests, each as the server would; no line ends the others."""
+    """Answer a file of requests, each as a server of the model, or of several, would; no line ends the others."""
     _check(source, target, resume)
     import asyncio
 
     from llmx.engine.async_engine import AsyncEngine
     from llmx_server.run_file import run_file
 
-    config, changes = settings.resolve()
-    engine = AsyncEngine.launch(config, changes)
+    engines: list[AsyncEngine] = []
     try:
-        counts = asyncio.run(run_file(engine, config, source, target, _Progress().show))
+        for config, changes in settings.resolve_models():
+            engines.append(AsyncEngine.launch(config, changes))
+        (engine, config), *others = ((one, one.config) for one in engines)
+        counts = asyncio.run(run_file(engine, config, source, target, _Progress().show, others))
     finally:
-        engine.kill()
+        for one in engines:
+            one.kill()
     skipped = f", {counts.skipped} were there already" if counts.skipped else ""
     typer.echo(f"{counts.answered + counts.failed} requests: {counts.answered} answered, {counts.failed} failed{skipped}; {counts.output_tokens} tokens")
     typer.echo(f"written to {target}")

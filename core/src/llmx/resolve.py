@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from importlib.metadata import entry_points
@@ -20,28 +20,36 @@ from llmx.config import Change, EngineConfig
 from llmx.errors import ConfigError
 from llmx.foreign_options import FOREIGN, REFUSED, ForeignOption, foreign_reason
 from llmx.hooks.types import ConfigPatch
+from llmx.model_entries import check_names, entries_of, share_memory, with_names
 from llmx.option_values import convert, size_in_bytes
 from llmx.options import OPTIONS, Option
 
-__all__ = ["apply_patches", "platform_options", "probe_environment", "resolve", "size_in_bytes"]
+__all__ = ["apply_patches", "check_names", "platform_options", "probe_environment", "resolve", "resolve_models", "size_in_bytes"]
 
 _CONFIG_VARIABLE = "LLMX_CONFIG"  # the configuration file, where no --config names one
 _OWNERS = ("llmx.platforms", "llmx.plugins", "llmx.kernels")  # entry-point groups whose members may have variables LLMX_<NAME>_*
 
 
 def resolve(
-    options: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None, config_file: str | None = None
+    options: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    config_file: str | None = None,
+    own: Mapping[str, Any] | None = None,
 ) -> tuple[EngineConfig, list[Change]]:
     """EngineConfig from all sources, and one Change per value that is not a plain default.
 
-    options: by option name; None values count as not given. environ: os.environ by default. Raises ConfigError.
+    options: by option name; None values count as not given. environ: os.environ by default. own: the options of one of several models, over
+    all others; without it a file that lists several is refused. Raises ConfigError.
     """
     environ = os.environ if environ is None else environ
     changes: dict[str, Change] = {}
     labels: dict[str, str] = {}  # how the user wrote each name
     config = EngineConfig()
     file = _from_file(config_file or environ.get(_CONFIG_VARIABLE) or None)
-    for source, values in (("env", _from_environment(environ)), ("file", file), ("flag", dict(options or {}))):
+    if file.pop("models", None) is not None and own is None:
+        raise ConfigError("the configuration file lists several models, but one is wanted here: leave models out of it", field="models")
+    for source, values in (("env", _from_environment(environ)), ("file", file), ("flag", dict(options or {})), ("file", own or {})):
         for option, (value, label) in _converted(source, values).items():
             config = set_path(config, option.path, value)
             labels[option.path] = label
@@ -51,6 +59,27 @@ def resolve(
         config = set_path(config, "model.cache_dir", _cache_dir(environ))
     _check(config, labels)
     return config, list(changes.values())
+
+
+def resolve_models(
+    options: Mapping[str, Any] | None = None, sources: Sequence[str] = (), *, environ: Mapping[str, str] | None = None, config_file: str | None = None
+) -> list[tuple[EngineConfig, list[Change]]]:
+    """What `resolve` gives, for each of several models: those in `sources`, or the file's list `models`, else the one of the options.
+
+    An entry of the list is a model's name or its options, `model` among them. served_model_name in `options` names the models in their order.
+    The memory of the options is shared by them (llmx.model_entries). Raises ConfigError.
+    """
+    environ = os.environ if environ is None else environ
+    listed = _from_file(config_file or environ.get(_CONFIG_VARIABLE) or None).get("models")
+    if listed is not None and sources:
+        raise ConfigError("models are named on the command line and in the configuration file: leave one of them out", field="models")
+    entries = entries_of(listed) if listed is not None else [{"model": source} for source in sources]
+    if not entries:
+        return [resolve(options, environ=environ, config_file=config_file)]
+    shared, entries = with_names(dict(options or {}), entries)
+    models = share_memory([(*resolve(shared, environ=environ, config_file=config_file, own=entry), frozenset(entry)) for entry in entries])
+    check_names([name for config, _ in models for name in config.model.served_names or (config.model.source,)])  # the others' are known when they are opened
+    return models
 
 
 def _converted(source: str, values: Mapping[str, Any]) -> dict[Option, tuple[Any, str]]:

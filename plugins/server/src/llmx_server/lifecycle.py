@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import uvicorn
 
 from llmx.config import EngineConfig
+from llmx.errors import LlmxError
 from llmx_server.app import create_app
 from llmx_server.batches import Batches
 from llmx_server.draining import drain, signals
@@ -68,12 +69,21 @@ async def serve(
 
 async def _start(engines: Sequence[AsyncEngine], on_progress: Callable[[str, float], None] | None) -> None:
     """Wait until all run. The first that cannot be started ends the others' start."""
-    starts = [asyncio.create_task(engine.start(on_progress)) for engine in engines]
+
+    async def start(engine: AsyncEngine) -> None:
+        try:
+            await engine.start(on_progress)
+        except LlmxError as error:
+            if len(engines) > 1:
+                error.args = (f"model {engine.config.model.source!r}: {error}",)
+            raise
+
+    starts = [asyncio.create_task(start(engine)) for engine in engines]
     try:
         await asyncio.gather(*starts)
     finally:
-        for start in starts:
-            start.cancel()
+        for task in starts:
+            task.cancel()
         await asyncio.gather(*starts, return_exceptions=True)
 
 

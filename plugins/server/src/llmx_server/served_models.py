@@ -10,7 +10,8 @@ from pydantic import BaseModel
 from starlette.requests import HTTPConnection, Request
 
 from llmx.config import EngineConfig
-from llmx.errors import ConfigError, ModelNotFound
+from llmx.errors import ModelNotFound
+from llmx.resolve import check_names
 from llmx_server.body import read_body, shorten
 from llmx_server.serving import Host, Serving
 
@@ -66,10 +67,7 @@ class ServedModels:
 
     def became_ready(self) -> None:
         """The engines have started: their names are known now. Raises ConfigError when two models have the same."""
-        names = self.names
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ConfigError(f"two models have the name {twice!r}: give each its own with --served-model-name, one for each model", field="served_model_name")
+        check_names(self.names)
         for serving in self:
             serving.metrics.name_model(serving.model_names[0], serving.engine.info)
 

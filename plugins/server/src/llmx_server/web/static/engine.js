@@ -11,18 +11,28 @@ const MINUTE = 60;
 const WORDS = { first_token: "First token", between_tokens: "Between tokens", whole_answer: "Whole answer" };
 
 export class EngineView {
-  /** told: state(kind, text) for the bar; models(names) when they are known; keyNeeded(). */
+  /** told: model() names the one whose engine is shown; state(kind, text) for the bar; models(names) when they are known; lost(): the model is not there; keyNeeded(). */
   constructor(told) {
     this.told = told;
     this.pane = byId("engine");
-    this.before = null;
-    this.history = { running: [], waiting: [], speed: [], prompt: [] };
-    this.hits = [];
+    this.forget();
     this.timer = 0;
     document.addEventListener("visibilitychange", () => document.hidden || this.soon());
     new ResizeObserver(() => this.drawMap()).observe(this.pane);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.drawMap());
     this.look();
+  }
+
+  forget() {
+    this.before = null;
+    this.history = { running: [], waiting: [], speed: [], prompt: [] };
+    this.hits = [];
+  }
+
+  /** Another model was picked: its engine is another one. */
+  changed() {
+    this.forget();
+    this.soon();
   }
 
   /** Look now, and go on from there. */
@@ -34,7 +44,8 @@ export class EngineView {
   async look() {
     const turn = (this.turn = (this.turn || 0) + 1);
     try {
-      const state = await getJson("engine/state");
+      const model = this.told.model();
+      const state = await getJson(model ? `engine/state?model=${encodeURIComponent(model)}` : "engine/state");
       if (turn !== this.turn) return;
       this.show(state);
     } catch (error) {
@@ -45,6 +56,7 @@ export class EngineView {
         this.told.keyNeeded();
         return; // asked again when a key is given
       }
+      this.told.lost();
     }
     if (!document.hidden) this.timer = setTimeout(() => this.look(), this.pane.hidden ? HIDDEN_MS : EVERY_MS);
   }

@@ -37,7 +37,10 @@ async function loadModels() {
   }
 }
 
-byId("model").addEventListener("change", () => memory.write("model", (wanted = byId("model").value)));
+byId("model").addEventListener("change", () => {
+  memory.write("model", (wanted = byId("model").value));
+  engine.changed();
+});
 
 const hint = byId("key-hint");
 const hintText = hint.textContent;
@@ -62,6 +65,8 @@ setUpSettings();
 new Chat({ model: () => byId("model").value || undefined, keyNeeded });
 engine = new EngineView({
   keyNeeded,
+  model: () => byId("model").value,
+  lost: loadModels,
   state(kind, text) {
     byId("state").dataset.state = kind;
     if (byId("state-text").textContent !== text) byId("state-text").textContent = text;
