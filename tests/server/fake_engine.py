@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmx.engine.outputs import CompletionOutput, EngineStats, Logprob, RequestOutput, TokenLogprobs
@@ -188,6 +188,9 @@ class FakeEngine:
 
     def kill(self) -> None:
         self.killed = True
+
+    def another(self) -> FakeEngine:
+        return replace(self, closed=False, killed=False, running={}, aborted=[])
 
     @property
     def num_running(self) -> int:

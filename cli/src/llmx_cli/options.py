@@ -42,6 +42,12 @@ class Settings:
 
         return resolve_models(self.options, self.models, config_file=self.config_file)
 
+    def resolve_further(self, own: dict[str, Any]) -> tuple[EngineConfig, list[Change]]:
+        """The configuration of one more model, from its own options over these. Raises ConfigError."""
+        from llmx.resolve import resolve_further
+
+        return resolve_further(self.options, own, config_file=self.config_file)
+
     def merged(self) -> dict[str, Any]:
         """Options by name from command line, file and environment, converted and checked; what llmx.LLM takes."""
         return self.named(*self.resolve())

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from typing import Any
 
 import typer
 
@@ -48,6 +49,9 @@ def serve(settings: Settings) -> None:
     (engine, config), *others = ((model.engine, model.engine.config) for model in models)
     logs.configure(config.server.log_level, config.server.log_format)
 
+    def make_engine(own: dict[str, Any]) -> AsyncEngine:
+        return AsyncEngine.launch(*settings.resolve_further(own))
+
     def on_ready(url: str) -> None:
         gc.freeze()
         gc.enable()
@@ -59,7 +63,7 @@ def serve(settings: Settings) -> None:
             _say("\n".join(f"{name:<9} {text}" for name, text in lines))
 
     try:
-        asyncio.run(serve_http(engine, config, others=others, sock=sock, on_ready=on_ready, on_progress=_show_progress))
+        asyncio.run(serve_http(engine, config, others=others, make_engine=make_engine, sock=sock, on_ready=on_ready, on_progress=_show_progress))
     finally:
         for model in models:
             model.engine.kill()  # serve_http has closed it; this is for an end so early that it could not

@@ -115,6 +115,7 @@ class ServerConfig:
     reader_timeout_s: float = 60.0  # a client that takes nothing of its answer for so long is cut off; 0: never
     response_store_bytes: int = 64 * 2**20  # of /v1/responses, kept in memory; 0: none is kept
     response_max_age_s: float = 3600.0  # since a response was last used
+    idle_unload_s: float | None = None  # a model without a request for so long is unloaded until the next one; None: never
     files_dir: str = ""  # folder of /v1/files and /v1/batches; none: they are off
     files_max_bytes: int = 8 * 2**30  # of uploaded files and of what batches wrote
 

@@ -197,6 +197,13 @@ OPTIONS: tuple[Option, ...] = (
         server=True,
     ),
     Option("response_max_age", "server.response_max_age_s", "float", "seconds that a response is kept after its last use", server=True),
+    Option(
+        "idle_unload",
+        "server.idle_unload_s",
+        "float",
+        "seconds without a request after which a model is unloaded; the next request for it loads it again; never by default",
+        server=True,
+    ),
     Option("files_dir", "server.files_dir", "str", "folder for /v1/files and /v1/batches, of this server alone; off by default", server=True),
     Option("files_max_bytes", "server.files_max_bytes", "bytes", "bytes of files in its folder; uploads beyond are refused", server=True),
 )

@@ -20,11 +20,11 @@ from llmx.config import Change, EngineConfig
 from llmx.errors import ConfigError
 from llmx.foreign_options import FOREIGN, REFUSED, ForeignOption, foreign_reason
 from llmx.hooks.types import ConfigPatch
-from llmx.model_entries import check_names, entries_of, share_memory, with_names
+from llmx.model_entries import check_entry, check_names, entries_of, share_memory, with_names
 from llmx.option_values import convert, size_in_bytes
 from llmx.options import OPTIONS, Option
 
-__all__ = ["apply_patches", "check_names", "platform_options", "probe_environment", "resolve", "resolve_models", "size_in_bytes"]
+__all__ = ["apply_patches", "check_names", "platform_options", "probe_environment", "resolve", "resolve_further", "resolve_models", "size_in_bytes"]
 
 _CONFIG_VARIABLE = "LLMX_CONFIG"  # the configuration file, where no --config names one
 _OWNERS = ("llmx.platforms", "llmx.plugins", "llmx.kernels")  # entry-point groups whose members may have variables LLMX_<NAME>_*
@@ -80,6 +80,13 @@ def resolve_models(
     models = share_memory([(*resolve(shared, environ=environ, config_file=config_file, own=entry), frozenset(entry)) for entry in entries])
     check_names([name for config, _ in models for name in config.model.served_names or (config.model.source,)])  # the others' are known when they are opened
     return models
+
+
+def resolve_further(options: Mapping[str, Any], own: Mapping[str, Any], *, config_file: str | None = None) -> tuple[EngineConfig, list[Change]]:
+    """The configuration of one more model of a server that runs, which connects to no hub. own: its options. Raises ConfigError."""
+    left = {name: value for name, value in options.items() if name not in ("model", "served_model_name")}
+    config, changes = resolve(left, config_file=config_file, own=check_entry(own, "the model"))
+    return set_path(config, "model.offline", True), changes
 
 
 def _converted(source: str, values: Mapping[str, Any]) -> dict[Option, tuple[Any, str]]:
@@ -230,6 +237,7 @@ def _check(config: EngineConfig, labels: Mapping[str, str]) -> None:
         ("server.port", config.server.port, 0, 65535),
         ("server.drain_timeout_s", config.server.drain_timeout_s, 0, None),
         ("server.request_timeout_s", config.server.request_timeout_s, 0.001, None),
+        ("server.idle_unload_s", config.server.idle_unload_s, 0.1, None),
         ("server.reader_timeout_s", config.server.reader_timeout_s, 0, None),
         ("server.response_store_bytes", config.server.response_store_bytes, 0, None),
         ("server.response_max_age_s", config.server.response_max_age_s, 0.001, None),

@@ -79,6 +79,10 @@ class AsyncEngine:
         config, changes = resolve(options)
         return cls.launch(config, changes)
 
+    def another(self) -> AsyncEngine:
+        """An engine of the same configuration in a new process, for when this one was closed; `start` it."""
+        return AsyncEngine(self.config, self._supervisor.another())
+
     async def start(self, on_progress: Progress | None = None) -> None:
         """Wait until requests are taken; the tokenizer is loaded meanwhile. Raises what stopped the start."""
         loading = asyncio.get_running_loop().run_in_executor(None, self._load_tokenizer)

@@ -36,6 +36,10 @@ class Supervisor:
         self._ended = False
         self.child = EngineChild(config, user_set, spawned)
 
+    def another(self) -> Supervisor:
+        """A new process of the same configuration, which begins to start."""
+        return Supervisor(self._config, self._user_set)
+
     async def start(self, on_progress: Progress | None = None) -> EngineInfo:
         """Wait until the engine takes requests. Raises what stopped it; then nothing is left behind."""
         try:

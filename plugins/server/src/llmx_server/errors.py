@@ -14,6 +14,7 @@ __all__ = [
     "BodyTooLarge",
     "GenerationFailed",
     "JsonResponse",
+    "ModelAsleep",
     "NotFound",
     "NotReady",
     "error_body",
@@ -44,6 +45,10 @@ class NotReady(RequestError):
     """The engine is still loading, or the server is shutting down."""
 
     status = 503
+
+
+class ModelAsleep(NotReady):
+    """The model was put to sleep; somebody must wake it."""
 
 
 class NotFound(RequestError):
@@ -95,6 +100,7 @@ def _code(error: RequestError) -> str | None:
         (RequestTimeout, "request_timeout"),
         (RequestFailed, "internal_error"),
         (NotFound, "not_found"),
+        (ModelAsleep, "model_asleep"),
         (NotReady, "not_ready"),
         (GenerationFailed, "generation_failed"),
         (BodyTooLarge, "body_too_large"),

@@ -35,6 +35,7 @@ async def serve(
     config: EngineConfig,
     *,
     others: Sequence[tuple[AsyncEngine, EngineConfig]] = (),
+    make_engine: Callable[[dict[str, Any]], AsyncEngine] | None = None,
     sock: socket.socket | None = None,
     on_ready: Callable[[str], None] | None = None,
     on_progress: Callable[[str, float], None] | None = None,
@@ -42,14 +43,17 @@ async def serve(
     """Serves until a signal; owns the engine and the `others` from now on and closes them.
 
     Engines may still be starting: /health and /ready answer 503 until `engine.start()` of each returns, then on_ready gets the
-    server's URL. on_progress is told how far the start is. Raises what `engine.start()` raises, and ConfigError when the port cannot be had.
+    server's URL. make_engine: an engine of further models, from their options (POST /v1/admin/models/load).
+    on_progress is told how far the start is. Raises what `engine.start()` raises, and ConfigError when the port cannot be had.
     """
     engines = [engine, *(other for other, _ in others)]
     batches: Batches | None = None
+    models: ServedModels | None = None
     try:
         sock = sock or listen(config.server)
         app = create_app(engine, config, others=others, phase="loading")
-        batches = app.state.batches
+        models, batches = app.state.models, app.state.batches
+        models.make_engine = make_engine
         server = _Server(_uvicorn_config(app, config))
         with signals(server, app.state.models) as asked:
             starting = asyncio.create_task(_start(engines, on_progress))
@@ -64,6 +68,8 @@ async def serve(
             await batches.close()
         if config.server.uds:
             Path(config.server.uds).unlink(missing_ok=True)
+        if models is not None:
+            await models.close()
         await asyncio.gather(*(one.close() for one in engines))
 
 
@@ -99,6 +105,7 @@ class _Server(uvicorn.Server):
 async def _run(
     server: _Server, sock: socket.socket, starting: asyncio.Task[None], models: ServedModels, on_ready: Callable[[str], None] | None, batches: Batches | None
 ) -> None:
+    idle: asyncio.Task[None] | None = None
     listening = asyncio.create_task(server.serve(sockets=[sock]))
     try:
         await asyncio.wait((listening, starting), return_when=asyncio.FIRST_COMPLETED)
@@ -106,6 +113,8 @@ async def _run(
             starting.result()
             models.became_ready()
             models.host.phase = "ready"
+            if (limit := models.config.server.idle_unload_s) is not None:
+                idle = asyncio.create_task(models.rest_idle(limit))
             if batches is not None:
                 batches.start()
             if on_ready:
@@ -113,8 +122,10 @@ async def _run(
         await listening
     finally:
         server.should_exit = True
-        starting.cancel()
-        await asyncio.gather(listening, starting, return_exceptions=True)
+        tasks = [starting, *([idle] if idle is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(listening, *tasks, return_exceptions=True)
 
 
 def _web_socket(*args: Any, **kwargs: Any) -> asyncio.Protocol:

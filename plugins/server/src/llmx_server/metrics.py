@@ -92,6 +92,10 @@ class Metrics:
         self._model_name = model_name
         self._engine.model_name, self._engine.info = model_name, info
 
+    def forget(self) -> None:
+        """The model is not served any more: its engine's numbers are not shown. What was counted of its requests stays."""
+        self._all.collector.engines.remove(self._engine)
+
     def counted(self, stats: EngineStats | None) -> None:
         """What the engine counts now; None (loading, asleep or dead) leaves its metrics out."""
         self._engine.stats = stats

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar, cast
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from pydantic import BaseModel
 from starlette.requests import HTTPConnection, Request
 
 from llmx.config import EngineConfig
-from llmx.errors import ModelNotFound
+from llmx.errors import ConfigError, EngineDead, LlmxError, ModelNotFound, RequestError
 from llmx.resolve import check_names
 from llmx_server.body import read_body, shorten
-from llmx_server.serving import Host, Serving
+from llmx_server.errors import ModelAsleep
+from llmx_server.metrics import Metrics
+from llmx_server.serving import Host, Residence, Serving
+
+if TYPE_CHECKING:
+    from llmx.engine.async_engine import AsyncEngine
 
 __all__ = ["ServedModels", "models_of", "open_body"]
+
+
+_log = logging.getLogger("llmx.server")
 
 
 class _NamesModel(Protocol):
@@ -31,6 +41,9 @@ class ServedModels:
     def __init__(self, servings: Sequence[Serving], host: Host) -> None:
         self._servings = list(servings)
         self.host = host
+        self._rousing: dict[int, asyncio.Task[None]] = {}  # by id of the Serving
+        self._starting: dict[int, AsyncEngine] = {}  # by id
+        self.make_engine: Callable[[dict[str, Any]], AsyncEngine] | None = None  # from one model's options; None: no other can be loaded
 
     def __iter__(self) -> Iterator[Serving]:
         return iter(self._servings)
@@ -63,7 +76,83 @@ class ServedModels:
     async def pick(self, name: str | None) -> Serving:
         """The model of a name, when it takes requests. Raises NotReady and ModelNotFound."""
         self.host.check_ready()
-        return self.find(name)
+        serving = self.find(name)
+        serving.used = time.monotonic()
+        if serving.residence == "asleep":
+            raise ModelAsleep(f"model {serving.model_names[0]!r} is asleep: POST /wake_up wakes it", field="model")
+        if serving.residence == "idle":
+            await self.rouse(serving)
+        return serving
+
+    async def rest(self, serving: Serving, residence: Residence, *, wait_s: float = 0.0) -> None:
+        """End a model's engine process, whose memory is free then. What still runs after wait_s seconds ends with an error."""
+        if residence == "asleep" or serving.residence == "loaded":
+            was, serving.residence = serving.residence, residence  # no new request from here on
+            if was == "loaded":
+                await serving.engine.drain(wait_s)
+                await serving.engine.close("the model was put to sleep or unloaded while this request ran")
+
+    async def rouse(self, serving: Serving) -> None:
+        """Start an engine process for a model that has none, once for all who ask. Raises EngineDead with what stopped it."""
+        if serving.residence == "loaded":
+            return
+        task = self._rousing.get(id(serving))
+        if task is None:
+            task = self._rousing[id(serving)] = asyncio.create_task(self._rouse(serving))
+            task.add_done_callback(lambda _: self._rousing.pop(id(serving), None))
+        await asyncio.shield(task)  # a client that leaves does not stop it for the others
+
+    async def _rouse(self, serving: Serving) -> None:
+        try:
+            serving.engine = await self._started(serving.engine.another())
+        except LlmxError as error:
+            raise EngineDead(f"the model cannot be loaded: {error}") from error
+        serving.residence, serving.used = "loaded", time.monotonic()
+        serving.metrics.name_model(serving.model_names[0], serving.engine.info)
+
+    async def _started(self, engine: AsyncEngine) -> AsyncEngine:
+        self._starting[id(engine)] = engine
+        try:
+            await engine.start()
+        finally:
+            del self._starting[id(engine)]
+        return engine
+
+    async def load(self, options: dict[str, Any]) -> Serving:
+        """Serve one more model. options: its own, `model` among them. Raises what stopped it, RequestError for a name that is taken."""
+        if self.make_engine is None:
+            raise RequestError("this server cannot load further models: it was not started by `llmx serve`", field="model")
+        engine = await self._started(self.make_engine(options))
+        first = self.default
+        serving = Serving(engine, engine.config, Metrics(beside=first.metrics), first.make_forms, self.host)
+        try:
+            check_names([*self.names, *serving.model_names])
+        except ConfigError as error:
+            await engine.close()
+            raise RequestError(str(error), field="model") from error
+        self._servings.append(serving)
+        serving.metrics.name_model(serving.model_names[0], engine.info)
+        return serving
+
+    async def unload(self, serving: Serving, *, wait_s: float = 0.0) -> None:
+        """Serve a model no more. Raises RequestError for the only one."""
+        if len(self) == 1:
+            raise RequestError("it is the only model of this server: POST /sleep frees its memory", field="model")
+        self._servings.remove(serving)
+        await self.rest(serving, "asleep", wait_s=wait_s)
+        serving.metrics.forget()
+
+    async def rest_idle(self, limit_s: float) -> None:
+        """For ever: end the engines of models that had no request for limit_s seconds; the next request starts one again."""
+        while True:
+            await asyncio.sleep(min(limit_s / 4, 1.0))
+            now = time.monotonic()
+            for serving in self:
+                if serving.residence == "loaded" and serving.engine.num_running:
+                    serving.used = now
+                elif serving.residence == "loaded" and now - serving.used > limit_s:
+                    _log.info("model %s had no request for %g s (--idle-unload): unloaded", serving.model_names[0], limit_s)
+                    await self.rest(serving, "idle")
 
     def became_ready(self) -> None:
         """The engines have started: their names are known now. Raises ConfigError when two models have the same."""
@@ -73,12 +162,15 @@ class ServedModels:
 
     async def close(self, why: str = "the engine was closed") -> None:
         """End all engine processes; what still runs ends with `why`."""
-        await asyncio.gather(*(serving.engine.close(why) for serving in self))
+        await asyncio.gather(*(engine.close(why) for engine in self._engines()))
 
     def kill(self) -> None:
         """End all engine processes at once."""
-        for serving in self:
-            serving.engine.kill()
+        for engine in self._engines():
+            engine.kill()
+
+    def _engines(self) -> list[AsyncEngine]:
+        return [*(serving.engine for serving in self), *self._starting.values()]
 
 
 def models_of(request: HTTPConnection) -> ServedModels:

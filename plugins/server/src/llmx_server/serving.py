@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from llmx.engine.async_engine import AsyncEngine
     from llmx_server.chat_forms import ChatForms
 
-__all__ = ["Host", "Phase", "Serving", "serving_of"]
+__all__ = ["Host", "Phase", "Residence", "Serving", "serving_of"]
 
 Phase = Literal["loading", "ready", "draining"]
+Residence = Literal["loaded", "asleep", "idle"]  # asleep: until somebody wakes it; idle: until the next request
 
 _THREAD_CHARS = 16_384  # longer texts are tokenized on a thread, so that other streams go on meanwhile
 
@@ -54,6 +55,8 @@ class Serving:
     metrics: Metrics
     make_forms: Callable[[AsyncEngine, EngineConfig], ChatForms]
     host: Host = field(default_factory=Host)
+    residence: Residence = "loaded"
+    used: float = field(default_factory=time.monotonic)  # when a request last came or ran
     _forms: ChatForms | None = None
 
     @property

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmx_server.errors import error_body
 
-__all__ = ["SameOrigin", "deny", "key_from_first_message"]
+__all__ = ["SameOrigin", "deny", "key_from_first_message", "same_origin"]
 
 NO_KEY = 4401  # close code: no valid key
 _FIRST_MESSAGE_S = 10.0
@@ -41,7 +41,7 @@ class SameOrigin:
             return
         headers = dict(scope["headers"])
         origin, host = headers.get(b"origin"), headers.get(b"host", b"")
-        if origin is None or _same(origin, host):
+        if origin is None or same_origin(origin, host):
             await self._app(scope, receive, send)
             return
         shown = origin[:80].decode("latin-1")
@@ -49,7 +49,8 @@ class SameOrigin:
         await deny(scope, send, 403, message + "; a proxy in front must pass the Host header on", "origin_not_allowed")
 
 
-def _same(origin: bytes, host: bytes) -> bool:
+def same_origin(origin: bytes, host: bytes) -> bool:
+    """Whether an Origin header names the server that the Host header does."""
     scheme, separator, name = origin.lower().partition(b"://")
     port = _PORTS.get(scheme, b"")
     return bool(separator and name and port) and name.removesuffix(port) == host.lower().removesuffix(port)

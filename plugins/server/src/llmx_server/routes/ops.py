@@ -12,6 +12,7 @@ from llmx.errors import EngineDead
 from llmx_server.engine_state import engine_state
 from llmx_server.errors import RETRY_AFTER_S, JsonResponse
 from llmx_server.metrics import CONTENT_TYPE_LATEST
+from llmx_server.routes import admin
 from llmx_server.served_models import models_of
 from llmx_server.serving import Serving
 from llmx_server.version import version
@@ -19,7 +20,9 @@ from llmx_server.version import version
 __all__ = ["router"]
 
 router = APIRouter()
+router.include_router(admin.router)
 
+_STATES = {"asleep": "asleep", "idle": "unloaded, until a request comes"}
 _WHY = {"loading": "the model is still loading", "draining": "the server is shutting down: running requests may finish, new ones are refused"}
 
 
@@ -80,8 +83,9 @@ async def _health(request: Request, fine: str) -> Response:
         return _unavailable(phase, _WHY[phase])
     name = request.query_params.get("model")
     asked = [models.find(name)] if name else list(models)
-    found = [await serving.engine.health() for serving in asked]
-    each = {"models": {serving.model_names[0]: "ok" if ok else reason for serving, (ok, reason) in zip(asked, found, strict=True)}} if len(found) > 1 else {}
+    found = [(True, "") if serving.residence != "loaded" else await serving.engine.health() for serving in asked]
+    states = {one.model_names[0]: _STATES.get(one.residence, "ok") if ok else reason for one, (ok, reason) in zip(asked, found, strict=True)}
+    each = {"models": states} if len(found) > 1 else {}
     why = "; ".join(reason for ok, reason in found if not ok)
     if not any(ok for ok, _ in found):
         return _unavailable("dead", why, each)
