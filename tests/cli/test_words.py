@@ -81,6 +81,11 @@ def test_settings_have_their_sources(tmp_path: Path, llmx: Callable[..., Ran], m
     assert "threads" in llmx("config", "show", "--changed").out and "port " not in llmx("config", "show", "--changed").out
 
 
+def test_nothing_changed_is_said(llmx: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LLMX_CONFIG", raising=False)
+    assert llmx("config", "show", "--changed").out == "every option has its default\n"
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "says"),
     [

@@ -39,6 +39,9 @@ def show(
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
+    if not found:
+        typer.echo("every option has its default")
+        return
     print_table(("option", "value", "source"), [(one["option"], _shown(one["value"]), one["source"]) for one in found])
 
 
