@@ -105,8 +105,9 @@ async def test_unknown_routes_and_methods(client: httpx.AsyncClient) -> None:
 
 
 async def test_openapi_describes_the_bodies(client: httpx.AsyncClient) -> None:
-    paths = (await client.get("/openapi.json")).json()["paths"]
-    schema = paths["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    document = (await client.get("/openapi.json")).json()
+    named = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    schema = document["components"]["schemas"][named.rpartition("/")[2]]
     assert {"messages", "temperature", "max_completion_tokens"} <= set(schema["properties"]) and schema["required"] == ["messages"]
 
 

@@ -218,3 +218,9 @@ async def test_a_client_that_goes_away_leaves_nothing(engine: FakeEngine) -> Non
             await asyncio.sleep(0.02)
             assert not engine.running and len(app.state.responses) == 0
     assert isinstance(engine.error, EngineDead) and len(engine.aborted) == 2
+
+
+async def test_a_stream_after_its_last_event_is_empty(client: httpx.AsyncClient) -> None:
+    made = (await client.post(PATH, json={"input": "hi", "background": True})).json()
+    answer = await client.get(f"{PATH}/{made['id']}?stream=true&starting_after=33018")
+    assert answer.status_code == 200 and answer.content == b""

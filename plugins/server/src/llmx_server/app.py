@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -47,6 +48,7 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, others: Sequence[tu
     serving = models.default
     app = _routed(config.server.root_path)
     app.state.models = models
+    app.openapi = partial(_openapi, app)  # type: ignore[method-assign]  # FastAPI's documented way
     app.state.responses = ResponseStore(config.server.response_store_bytes, config.server.response_max_age_s)
     app.state.batches = start_batches(config, models.host, lambda: unguarded(app)) if config.server.files_dir else None
     if config.server.api_keys or config.server.api_key_file:
@@ -85,6 +87,17 @@ def _routed(root_path: str = "") -> FastAPI:
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(Exception, _on_exception)
     return app
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    # Read only when somebody asks: building the types of all answers takes as long as the rest of the start.
+    from llmx_server.openapi.document import describe
+
+    models: ServedModels = app.state.models
+    names = [] if models.host.phase == "loading" else models.names
+    if app.openapi_schema is None or app.openapi_schema["info"]["x-models"] != names:
+        app.openapi_schema = describe(app, models, names)
+    return app.openapi_schema
 
 
 async def _on_llmx_error(request: Request, error: Exception) -> Response:

@@ -61,7 +61,7 @@ class EventStream(Response):
 
     async def _send_all(self, send: Send) -> None:
         async with aclosing(self._events) as events:
-            first = await anext(events)
+            first = await anext(events, b"")  # nothing: a response whose last event the client has seen
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": first, "more_body": True})
             try:
