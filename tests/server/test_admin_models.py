@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from fake_engine import FakeEngine, Info
-from processes import HANG_S, children, serve, until
+from processes import HANG_S, children, llmx, serve, until
 from tests.cases.echo import install
 
 from llmx.config import EngineConfig, ServerConfig
@@ -162,6 +162,12 @@ def test_engines_come_and_go_with_their_memory(tmp_path: Path) -> None:
         assert post("/v1/admin/models/load", model="org/name-GGUF").status_code == 400  # not fetched
         assert post("/v1/admin/models/unload", model="b").status_code == 200
         assert children(running.process) == [first] and private_kib(first) < 1.2 * alone
+        server = ("--base-url", running.url)
+        assert llmx("models", "load", MODEL, "--served-model-name", "c", "--options", '{"max_model_len": 32}', *server).stdout == "c is loaded\n"
+        assert [line.split()[:2] for line in llmx("models", "list", *server).stdout.splitlines()[1:]] == [["a", "loaded"], ["c", "loaded"]]
+        assert llmx("models", "unload", "c", *server).stdout == "c is unloaded\n"
+        refused = llmx("models", "unload", "a", *server)
+        assert refused.returncode == 1 and "the only model" in refused.stderr and "Traceback" not in refused.stderr
         assert post("/sleep").status_code == 200 and children(running.process) == []
         assert post("/v1/completions", model="a", prompt="x").status_code == 503
         assert post("/wake_up").status_code == 200

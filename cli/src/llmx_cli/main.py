@@ -30,6 +30,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "run-batch": ("run_batch:run_batch", "Answer a file of requests (JSON lines), with a model here."),
     },
     "Serve": {
+        "models": ("served:app", "List, load and unload the models of a running server."),
         "key": ("key:key", "Make an API key with a name and scopes, for --api-key-file."),
     },
     "Models": {

@@ -101,6 +101,11 @@ class RemoteSource:
         for choice in self._stream("/completions", {"prompt": prompt}, sampling):
             yield choice.get("text") or ""
 
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The answer of a path below /v1 as JSON; a body is sent by POST. Raises RequestError with what the server says."""
+        with self._open(path, None if body is None else json.dumps(body).encode()) as response:
+            return dict(json.load(response))
+
     def close(self) -> None:
         """Nothing is held between requests."""
 
