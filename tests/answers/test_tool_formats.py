@@ -187,8 +187,9 @@ print(answer.choices[0].message.tool_calls[0].function)
 | a function's name | a grammar forces the arguments of that function; the answer ends with `stop`, as OpenAI's does |
 | `none` | the tools are not shown to the model, and its text is not searched for calls |
 
-Reasoning comes apart from the content, as `reasoning` and, the same, as `reasoning_content`; `include_reasoning: false` leaves it out. With a form forced by a
-grammar there is none.
+Reasoning comes apart from the content, as `reasoning` and, the same, as `reasoning_content`; `include_reasoning: false` leaves it out. A form forced by a
+grammar (`response_format`, `tool_choice` required or a name, strict tools) holds behind the reasoning:
+[structured output](structured-output.md#reasoning-first).
 
 The formats are told from the model's chat template; `--tool-call-parser NAME` and `--reasoning-parser NAME` choose one, `none` turns it
 off. For a template that knows no tools they are described in the system message, calls are asked for and read in the format `hermes`,

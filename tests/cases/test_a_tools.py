@@ -204,6 +204,31 @@ def test_b120_reasoning_then_a_call(thinking: Api) -> None:
     assert hidden == {"content": "said", "reasoning": "", "calls": [], "finish_reason": "stop"}
 
 
+def test_forced_forms_hold_behind_the_reasoning(thinking: Api) -> None:
+    """The echoed answer thinks freely, then breaks its form; held to it, it cannot."""
+    schema = {"type": "object", "properties": {"n": {"enum": ["one", "two"]}}, "required": ["n"], "additionalProperties": False}
+    thought = '<think>{"n": "three"}? No.</think>'
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    for said in ('{"n": "two"}', '{"n": "three"}', "three"):
+        answer = both(thinking, thought + said, response_format=wanted)
+        jsonschema.validate(json.loads(answer["content"]), schema)
+        assert answer["reasoning"] == '{"n": "three"}? No.' and (said != '{"n": "two"}' or answer["content"] == said)
+    named = both(thinking, thought + '{"n": "two"}', tools=[tool("set", schema)], tool_choice={"type": "function", "function": {"name": "set"}})
+    assert named == {"content": "", "reasoning": '{"n": "three"}? No.', "calls": [["set", '{"n": "two"}']], "finish_reason": "stop"}
+    required = both(thinking, thought + '[{"name": "set", "parameters": {"n": "two"}}]', tools=[tool("set", schema)], tool_choice="required")
+    assert required["reasoning"] == '{"n": "three"}? No.' and required["calls"] == [["set", '{"n": "two"}']]
+    strict = both(thinking, thought + '\n<tool_call>\n{"name": "set", "arguments": {"n": "three"}}\n</tool_call>', tools=[tool("set", schema, strict=True)])
+    assert strict["reasoning"] == '{"n": "three"}? No.' and '"three"' not in strict["calls"][0][1]
+    hidden = both(thinking, thought + '{"n": "one"}', response_format=wanted, include_reasoning=False)
+    assert hidden["reasoning"] == "" and hidden["content"] == '{"n": "one"}'
+    without = both(thinking, '{"n": "one"}', response_format=wanted)
+    assert without["reasoning"] == "" and without["content"] == '{"n": "one"}'
+    continued = [{"role": "user", "content": '{"n": "two"}'}, {"role": "assistant", "content": "<think>"}]
+    body = {"messages": continued, "continue_final_message": True, "response_format": wanted, "max_tokens": 40, "temperature": 0}
+    choice = thinking.post(CHAT, body).json()["choices"][0]  # begins inside; the model never ends it, and no EOS may
+    assert choice["finish_reason"] == "length" and not choice["message"]["content"] and choice["message"]["reasoning"]
+
+
 def test_b002_held_text_goes_through_the_parsers(thinking: Api) -> None:
     answer = both(thinking, '<think>hm</think><tool_call>{"name": "ping", "arguments": {}}</tool_c', tools=[PING], stop=["</tool_call>!"])
     assert answer["calls"] == [["ping", "{}"]] and answer["reasoning"] == "hm"

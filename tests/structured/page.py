@@ -85,6 +85,22 @@ Both fields work on `/v1/chat/completions` and `/v1/completions`; offline it is
 - `--structured-outputs-backend` names the backend that is asked first. What it refuses goes to the next one. llguidance comes with llmx and needs no
   torch; `pip install llmx-xgrammar` adds a second one.
 
+## Reasoning first
+
+Where the server knows the model's reasoning format ([which](tool-calling.md#reasoning)), chat answers may think before they answer: the
+form holds from the first token behind the end marker on. It is the same for `response_format`, `structured_outputs`, forced tool calls and strict tools.
+
+- The prompt may have opened the reasoning or closed it (a template with `enable_thinking` false): then the answer begins inside, or the form holds at once.
+- An answer may leave its reasoning out, where the format allows it: its first tokens begin the start marker or belong to the form.
+- Inside, EOS cannot be drawn, so an answer does not end without its form; `max_tokens` counts the reasoning too (`length`). Stop strings and
+  `stop_token_ids` work.
+- A token that would complete the end marker and carry more than white space past it cannot be drawn there; the model writes the
+  marker and then the form.
+- Markers of a family's content (`<answer>`, `<response>`) are not part of a form. With `minimax_m2_append_think` reasoning is given apart
+  when there is a form.
+- gpt-oss (`openai_gptoss`) has channels instead of an end marker: there a form holds from the first token, and there is no reasoning.
+- `/v1/completions` and `LLM` know no reasoning: a form holds from the first token.
+
 ## Keywords of JSON Schema
 
 """

@@ -6,7 +6,7 @@ import json as json_module
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-__all__ = ["FORMS", "MAX_CHOICES", "MAX_GRAMMAR_CHARS", "MAX_NESTING", "MAX_REGEX_CHARS", "MAX_SCHEMA_CHARS", "StructuredOutputsParams"]
+__all__ = ["FORMS", "MAX_CHOICES", "MAX_GRAMMAR_CHARS", "MAX_NESTING", "MAX_REGEX_CHARS", "MAX_SCHEMA_CHARS", "ReasoningSpan", "StructuredOutputsParams"]
 
 FORMS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 MAX_SCHEMA_CHARS = 512 * 1024  # of a JSON schema or a structural tag, as JSON
@@ -17,6 +17,15 @@ MAX_NESTING = 64  # levels of a schema
 
 
 @dataclass(slots=True, frozen=True)
+class ReasoningSpan:
+    """Where an answer's reasoning is: from `start` to `end`, both texts that are not empty. inside: the answer begins behind the start marker."""
+
+    start: str
+    end: str
+    inside: bool = False
+
+
+@dataclass(slots=True, frozen=True)
 class StructuredOutputsParams:
     """The form of an answer: exactly one of FORMS.
 
@@ -24,7 +33,7 @@ class StructuredOutputsParams:
     choice: the answer is one of these. grammar: Lark, or GBNF/EBNF with `::=`. structural_tag: free text in which tagged parts have a form.
     disable_any_whitespace: JSON without whitespace between its tokens; whitespace_pattern: a regex for it; by default at most 8 characters.
     disable_additional_properties: objects have only the properties that the schema lists, unless it says otherwise.
-    field_name: the request field that this came from; errors name it.
+    field_name: the request field that this came from; errors name it. after: reasoning that comes first, without a form.
     """
 
     json: str | dict[str, Any] | bool | None = None
@@ -37,6 +46,7 @@ class StructuredOutputsParams:
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
     field_name: str = "structured_outputs"
+    after: ReasoningSpan | None = None
 
     def __post_init__(self) -> None:
         if self.json_object is not None and not isinstance(self.json_object, bool):

@@ -1,4 +1,4 @@
-"""Calls that a grammar forces: the whole answer is JSON, whatever the model's own way of writing calls."""
+"""Calls that a grammar forces: all that follows the reasoning is JSON, whatever the model's own way of writing calls."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmx.answers.calls import Calls
-from llmx.answers.events import CallArguments, CallStart, Event
+from llmx.answers.events import CallArguments, CallStart, Event, Reasoning
 from llmx.answers.json_call import JsonKeys
+from llmx.answers.reasoning_formats import ReasoningFormat
 from llmx.answers.sections import JsonSection
+from llmx.answers.thinking import Thinking
 
-__all__ = ["AnyCalls", "OneCall", "any_calls_schema"]
+__all__ = ["AfterReasoning", "AnyCalls", "OneCall", "any_calls_schema"]
 
 
 def any_calls_schema(tools: Mapping[str, Mapping[str, Any]], *, parallel: bool) -> dict[str, Any]:
@@ -66,3 +68,26 @@ class OneCall:
     def finish(self) -> Sequence[Event]:
         """See Parser."""
         return []
+
+
+class AfterReasoning:
+    """Reasoning first, then what `behind` reads; white space between them is left out."""
+
+    def __init__(self, form: ReasoningFormat, prompt: str, behind: AnyCalls | OneCall) -> None:
+        self._thinking = Thinking(form, prompt)
+        self._behind = behind
+        self._begun = False
+
+    def feed(self, text: str) -> Sequence[Event]:
+        """See Parser."""
+        return self._read(text, final=False)
+
+    def finish(self) -> Sequence[Event]:
+        """See Parser."""
+        return [*self._read("", final=True), *self._behind.finish()]
+
+    def _read(self, text: str, *, final: bool) -> list[Event]:
+        thought, rest = self._thinking.feed(text, final=final)
+        rest = rest if self._begun else rest.lstrip()
+        self._begun = self._begun or bool(rest)
+        return [*([Reasoning(thought)] if thought else []), *self._behind.feed(rest)]

@@ -5,8 +5,17 @@ from __future__ import annotations
 from llmx.answers.markers import find
 from llmx.answers.reasoning_formats import ReasoningFormat
 from llmx.answers.spaces import HeldSpace
+from llmx.structured_params import ReasoningSpan
 
-__all__ = ["Thinking"]
+__all__ = ["Thinking", "span_of"]
+
+
+def span_of(form: ReasoningFormat, prompt: str) -> ReasoningSpan | None:
+    """Where an answer to a rendered prompt has its reasoning; None where the prompt has closed it, or the format has no end marker."""
+    tail = prompt.rstrip()
+    if not form.end or tail.endswith(form.end):
+        return None
+    return ReasoningSpan(form.start, form.end, inside=form.at_once or tail.endswith(form.start))
 
 
 class Thinking:

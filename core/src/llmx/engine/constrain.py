@@ -10,6 +10,7 @@ from llmx.errors import GrammarError
 from llmx.sampling_params import SamplingParams
 from llmx.structured.constraint import Constraint
 from llmx.structured.manager import Grammars, ReadyGrammar
+from llmx.structured.reasoning import ReasoningGate
 
 __all__ = ["constrain"]
 
@@ -31,4 +32,8 @@ def constrain(
     ready = ready or grammars.get(wanted)
     stops = np.array(sorted({*params.stop_token_ids, *eos_ids}), np.int32)
     constraints = [Constraint(ready.backend, ready.compiled.matcher(), params.min_tokens, stops) for _ in range(params.n)]
+    if wanted.after is not None:
+        markers = grammars.markers(wanted.after)
+        for one in constraints:
+            one.compiled, one.gate = ready.compiled, ReasoningGate(markers, wanted.after, eos_ids)
     return replace(params, min_tokens=0, ignore_eos=False), [*constraints]

@@ -10,7 +10,7 @@ from llmx.executor.base import Late
 from llmx.request import Request
 from llmx.sched.step_builder import Scheduled
 from llmx.structured.constraint import Constraint
-from llmx.structured.grammar import Backend, mask_words
+from llmx.structured.grammar import Backend, Matcher, mask_words
 
 __all__ = ["LateMasks"]
 
@@ -58,6 +58,31 @@ class LateMasks:
         return Late(mask=mask, open=opened, drop=drop)
 
 
+def _matched(constraint: Constraint, new: list[int]) -> tuple[Matcher | None, list[int]]:
+    """(the matcher that fills this row, the tokens it takes first); None inside reasoning. While it is not known whether the answer begins with
+    reasoning, a matcher of its own looks what the grammar would allow."""
+    gate = constraint.gate
+    if gate is None:
+        return constraint.matcher, new
+    ours = gate.take(new)
+    if gate.undecided and constraint.compiled is not None:
+        return constraint.compiled.matcher(), gate.held
+    return (constraint.matcher if gate.over else None), ours
+
+
+def _reason(constraint: Constraint, matcher: Matcher | None, row: np.ndarray) -> None:
+    """Write what reasoning allows into a mask row (u32 [words], changed in place)."""
+    gate = constraint.gate
+    if gate is None or gate.over:
+        return
+    if matcher is None:
+        gate.inside_mask(row)
+        return
+    if matcher.error is not None:  # begun like the start marker, and nothing that the grammar takes
+        row[:] = 0
+    gate.open_start(row)
+
+
 def _rows(scheduled: Scheduled) -> list[Request]:
     """Whose each sample row of the step is."""
     counts = scheduled.step.samples[:, 2].tolist()
@@ -67,7 +92,11 @@ def _rows(scheduled: Scheduled) -> list[Request]:
 def _fill_share(backend: Backend, share: list[tuple[int, Request, Constraint]], mask: np.ndarray, drop: np.ndarray) -> None:
     tokens = [request.tokens[request.prompt_len + constraint.taken :] for _, request, constraint in share]
     try:
-        backend.fill([constraint.matcher for _, _, constraint in share], tokens, [row for row, _, _ in share], mask)
+        given = [_matched(constraint, new) for (_, _, constraint), new in zip(share, tokens, strict=True)]
+        live = [(matcher, ours, row) for (matcher, ours), (row, _, _) in zip(given, share, strict=True) if matcher is not None]
+        backend.fill([one[0] for one in live], [one[1] for one in live], [one[2] for one in live], mask)
+        for (row, _, constraint), (matcher, _) in zip(share, given, strict=True):
+            _reason(constraint, matcher, mask[row])
     except Exception as error:  # noqa: BLE001 - a foreign library may raise anything; the engine and the others must live
         for _, _, constraint in share:
             constraint.error = f"the grammar backend {backend.name!r} failed: {type(error).__name__}: {error}"

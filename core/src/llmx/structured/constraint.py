@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from llmx.structured.grammar import Backend, Matcher
+from llmx.structured.grammar import Backend, Compiled, Matcher
+from llmx.structured.reasoning import ReasoningGate
 
 __all__ = ["Constraint"]
 
@@ -23,6 +24,8 @@ class Constraint:
     stop_ids: np.ndarray = field(default_factory=lambda: _NO_IDS)  # i32
     taken: int = 0  # generated tokens that the matcher has seen
     error: str | None = None
+    compiled: Compiled | None = None  # with a gate: for matchers that look ahead while it is undecided
+    gate: ReasoningGate | None = None  # what keeps the grammar off the reasoning
 
     def without_stops(self, row: np.ndarray) -> None:
         """Take the stop ids out of a mask row (u32 [words], changed in place), unless nothing else would be left."""

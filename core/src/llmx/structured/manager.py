@@ -15,8 +15,9 @@ from time import monotonic
 
 from llmx.errors import GrammarError
 from llmx.structured.grammar import Backend, Compiled, GrammarSpec, TokenTable
+from llmx.structured.reasoning import MarkerTokens
 from llmx.structured.spec_from import spec_from
-from llmx.structured_params import StructuredOutputsParams
+from llmx.structured_params import ReasoningSpan, StructuredOutputsParams
 
 __all__ = ["CACHED", "Grammars", "Pending", "ReadyGrammar"]
 
@@ -64,6 +65,7 @@ class Grammars:
         self._making = {name: Lock() for name, _ in self._makers}
         self._cache: OrderedDict[tuple[str, GrammarSpec], ReadyGrammar] = OrderedDict()
         self._pending: dict[StructuredOutputsParams, Pending] = {}
+        self._markers: dict[tuple[str, str], MarkerTokens] = {}
         self._lock = Lock()
         self._table: TokenTable | None = None
         self._backends: dict[str, Backend] = {}
@@ -100,6 +102,14 @@ class Grammars:
                 continue
         raise self.too_slow(params)
 
+    def markers(self, span: ReasoningSpan) -> MarkerTokens:
+        """What the vocabulary has to do with a span's markers; made with the first grammar behind such reasoning."""
+        with self._lock:
+            key = (span.start, span.end)
+            if key not in self._markers:
+                self._markers[key] = MarkerTokens(span, self._tokens().tokens)
+            return self._markers[key]
+
     def too_slow(self, params: StructuredOutputsParams) -> GrammarError:
         """The error of a grammar that was not ready in time."""
         why = f"compiling took longer than {self.timeout_s:g} s (--grammar-timeout): make the grammar or schema smaller"
@@ -114,6 +124,8 @@ class Grammars:
 
     def _compile(self, params: StructuredOutputsParams, pending: Pending) -> ReadyGrammar:
         spec = spec_from(params)
+        if params.after is not None:
+            self.markers(params.after)  # here, not on the engine's thread
         with self._lock:
             key = (self._tokens().digest, spec)
             ready = self._cache.get(key)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmx.answers.events import Answer, CallArguments, CallStart, Content, Event, Reasoning, joined
-from llmx.answers.forced import AnyCalls, OneCall
+from llmx.answers.forced import AfterReasoning, AnyCalls, OneCall
 from llmx.answers.parser import Parser, answer_parser
 from llmx.answers.reasoning_formats import ReasoningFormat
 from llmx.answers.tool_formats import ToolFormat
@@ -42,10 +42,9 @@ class AnswerForm:
 
     def parser(self) -> Parser:
         """A new parser for one answer."""
-        if self.tools is not None and self.tools.choice == "required":
-            return AnyCalls(self.tools.schemas)
-        if self.tools is not None and self.tools.choice == "named":
-            return OneCall(self.tools.named)
+        if self.tools is not None and self.tools.choice in ("required", "named"):
+            calls = AnyCalls(self.tools.schemas) if self.tools.choice == "required" else OneCall(self.tools.named)
+            return calls if self.reasoning is None else AfterReasoning(self.reasoning, self.prompt, calls)
         return answer_parser(self.reasoning, self.tool_format, self.tools.schemas if self.tools else None, self.prompt)
 
     def events(self, given: Sequence[Event]) -> list[Event]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmx.answers.choose import reasoning_format, tool_format
 from llmx.answers.reasoning_formats import ReasoningFormat
+from llmx.answers.thinking import span_of
 from llmx.answers.tool_formats import TOOL_FORMATS, ToolFormat
 from llmx.answers.tool_prompt import PLAIN_FORMAT, described, plain_history
 from llmx.config import EngineConfig, ServerConfig
@@ -71,12 +72,15 @@ class ChatForms:
         if forced is not None and params.structured_outputs is not None:
             raise RequestError("tool_choice forces a call, and response_format or structured_outputs another form: set one of them", field="tool_choice")
         constrained = forced or params.structured_outputs or self._strict_calls(tools)
-        # A grammar holds from the first token, so there is no reasoning to take out.
-        held = forced is not None or params.structured_outputs is not None
-        form = AnswerForm(None if held else self.reasoning, self.tool_format, tools, prompt, show_reasoning)
+        reasoning = self.reasoning
+        if forced is not None or params.structured_outputs is not None:  # then all behind the reasoning is what the grammar says
+            reasoning = replace(reasoning, in_content=False, noise=()) if reasoning is not None and reasoning.end else None
+        form = AnswerForm(reasoning, self.tool_format, tools, prompt, show_reasoning)
+        if constrained is not None and reasoning is not None and reasoning.end:
+            constrained = replace(constrained, after=span_of(reasoning, prompt))
         if constrained is not params.structured_outputs:
             params = replace(params, structured_outputs=constrained)
-        if not form.plain and not held and self._special:
+        if self._special and (reasoning is not None or (forced is None and not form.plain)):
             params = replace(params, skip_special_tokens=False)  # the markers are special tokens
         return form, params
 
@@ -92,7 +96,7 @@ class ChatForms:
     def _strict_calls(self, tools: Tools | None) -> StructuredOutputsParams | None:
         """Free text in which each call is held to its schema, where a strict tool may be called and the format is JSON between markers."""
         marks = self._strict_begin()
-        if tools is None or tools.choice != "auto" or not tools.strict or marks is None or self.reasoning is not None:
+        if tools is None or tools.choice != "auto" or not tools.strict or marks is None or (self.reasoning is not None and not self.reasoning.end):
             return None
         opener, closer = marks
         structures = []

@@ -14,7 +14,7 @@ from llmx_server.body import shorten
 __all__ = ["structured_params"]
 
 _TYPES = "text, json_object, json_schema and structural_tag"
-_OPTIONS = tuple(one.name for one in fields(StructuredOutputsParams) if one.name != "field_name")
+_OPTIONS = tuple(one.name for one in fields(StructuredOutputsParams) if one.name not in ("field_name", "after"))
 _SCHEMA_KEYS = ("name", "description", "schema", "strict")
 
 
