@@ -5,12 +5,14 @@
 
 namespace llmx {
 
-extern const AttnKernels attn_kernels_portable, attn_kernels_avx2, attn_kernels_avx512;
+extern const AttnKernels attn_kernels_portable, attn_kernels_avx2, attn_kernels_avx512, attn_kernels_neon;
 
 const AttnKernels& attn_kernels(Isa isa) {
 #if LLMX_X86
   if (isa == Isa::avx512) return attn_kernels_avx512;
   if (isa == Isa::avx2) return attn_kernels_avx2;
+#elif LLMX_NEON
+  if (isa == Isa::neon) return attn_kernels_neon;
 #endif
   (void)isa;
   return attn_kernels_portable;

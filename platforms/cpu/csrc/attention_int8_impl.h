@@ -48,6 +48,40 @@ LLMX_INLINE void store_ints(float* to, F16 a) {
   const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permute4x64_epi64(packed, 0xd8));
 }
+#elif LLMX_LEVEL == 3
+struct I16x32 {  // the first of each pair, the second of each pair
+  int16x8_t first[2], second[2];
+};
+struct I32x16 {
+  int32x4_t v[4];
+};
+LLMX_INLINE I32x16 zero_ints() { return {{vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0)}}; }
+LLMX_INLINE F16 to_floats(I32x16 a) { return {{vcvtq_f32_s32(a.v[0]), vcvtq_f32_s32(a.v[1]), vcvtq_f32_s32(a.v[2]), vcvtq_f32_s32(a.v[3])}}; }
+LLMX_INLINE I16x32 widen_codes(const uint8_t* p) {
+  const int8x16x2_t pairs = vld2q_s8(reinterpret_cast<const int8_t*>(p));
+  return {{vmovl_s8(vget_low_s8(pairs.val[0])), vmovl_high_s8(pairs.val[0])}, {vmovl_s8(vget_low_s8(pairs.val[1])), vmovl_high_s8(pairs.val[1])}};
+}
+LLMX_INLINE I16x32 set1_ints(const float* p) {
+  int16_t pair[2];
+  memcpy(pair, p, 4);
+  const int16x8_t first = vdupq_n_s16(pair[0]), second = vdupq_n_s16(pair[1]);
+  return {{first, first}, {second, second}};
+}
+LLMX_INLINE I32x16 dot_ints(I32x16 acc, I16x32 a, I16x32 b) {
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    int32x4_t &low = acc.v[2 * i], &high = acc.v[2 * i + 1];
+    low = vmlal_s16(low, vget_low_s16(a.first[i]), vget_low_s16(b.first[i]));
+    low = vmlal_s16(low, vget_low_s16(a.second[i]), vget_low_s16(b.second[i]));
+    high = vmlal_high_s16(high, a.first[i], b.first[i]);
+    high = vmlal_high_s16(high, a.second[i], b.second[i]);
+  }
+  return acc;
+}
+LLMX_INLINE void store_ints(float* to, F16 a) {
+  int16_t* out = reinterpret_cast<int16_t*>(to);
+  for (int i = 0; i < 4; ++i) vst1_s16(out + 4 * i, vqmovn_s32(vcvtnq_s32_f32(a.v[i])));
+}
 #else
 struct I16x32 {  // the first of each pair, the second of each pair
   int32_t first[16], second[16];

@@ -1,12 +1,14 @@
-// What this CPU and OS can run: cpuid for the instructions, xgetbv for the registers that the OS saves.
+// What this CPU and OS can run: on x86-64 cpuid for the instructions and xgetbv for the registers that the OS saves; on aarch64
+// the kernel's word.
 #include "isa.h"
 
 #include <cstdint>
-#include <cstring>
-#include <initializer_list>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace llmx {
@@ -39,29 +41,10 @@ Isa isa_best() {
   const bool bf16 = __get_cpuid_count(7, 1, &a71, &b, &c, &d) && bits(a71, 1u << 5);
   return registers && base && bf16 ? Isa::avx512 : Isa::avx2;
 }
+#elif defined(__aarch64__)
+Isa isa_best() { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? Isa::neon : Isa::portable; }
 #else
 Isa isa_best() { return Isa::portable; }
 #endif
-
-const char* isa_name(Isa isa) {
-  switch (isa) {
-    case Isa::avx512:
-      return "avx512";
-    case Isa::avx2:
-      return "avx2";
-    default:
-      return "portable";
-  }
-}
-
-bool isa_parse(const char* name, Isa* out) {
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
-    if (std::strcmp(name, isa_name(isa)) == 0) {
-      *out = isa;
-      return true;
-    }
-  }
-  return false;
-}
 
 }  // namespace llmx

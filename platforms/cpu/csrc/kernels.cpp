@@ -4,13 +4,15 @@
 
 namespace llmx {
 
-extern const LinearKernels linear_kernels_portable, linear_kernels_avx2, linear_kernels_avx512;
-extern const RowKernels row_kernels_portable, row_kernels_avx2, row_kernels_avx512;
+extern const LinearKernels linear_kernels_portable, linear_kernels_avx2, linear_kernels_avx512, linear_kernels_neon;
+extern const RowKernels row_kernels_portable, row_kernels_avx2, row_kernels_avx512, row_kernels_neon;
 
 const LinearKernels& linear_kernels(Isa isa) {
 #if LLMX_X86
   if (isa == Isa::avx512) return linear_kernels_avx512;
   if (isa == Isa::avx2) return linear_kernels_avx2;
+#elif LLMX_NEON
+  if (isa == Isa::neon) return linear_kernels_neon;
 #endif
   (void)isa;
   return linear_kernels_portable;
@@ -20,6 +22,8 @@ const RowKernels& row_kernels(Isa isa) {
 #if LLMX_X86
   if (isa == Isa::avx512) return row_kernels_avx512;
   if (isa == Isa::avx2) return row_kernels_avx2;
+#elif LLMX_NEON
+  if (isa == Isa::neon) return row_kernels_neon;
 #endif
   (void)isa;
   return row_kernels_portable;

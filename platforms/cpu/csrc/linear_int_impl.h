@@ -45,7 +45,9 @@ LLMX_INLINE float scaled_sum(const Block* act, int sub, int64_t row) {
 }  // namespace LLMX_NS
 }  // namespace llmx
 
-#if LLMX_LEVEL == 2
+#if LLMX_LEVEL == 3
+#include "linear_int_neon_impl.h"
+#elif LLMX_LEVEL == 2
 #include "linear_int_avx512_impl.h"
 #elif LLMX_LEVEL == 1
 #include "linear_int_avx2_impl.h"

@@ -15,12 +15,14 @@
 
 namespace llmx {
 
-extern const PeakFn peak_loop_portable, peak_loop_avx2, peak_loop_avx512;
+extern const PeakFn peak_loop_portable, peak_loop_avx2, peak_loop_avx512, peak_loop_neon;
 
 PeakFn peak_loop(Isa isa) {
 #if LLMX_X86
   if (isa == Isa::avx512) return peak_loop_avx512;
   if (isa == Isa::avx2) return peak_loop_avx2;
+#elif LLMX_NEON
+  if (isa == Isa::neon) return peak_loop_neon;
 #endif
   (void)isa;
   return peak_loop_portable;

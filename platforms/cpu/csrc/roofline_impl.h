@@ -64,6 +64,30 @@ inline int64_t peak(PeakKind kind, int64_t rounds, float* sink) {
   return rounds * kChains * 16;
 }
 
+#elif LLMX_LEVEL == 3
+
+// bf16 is widened here, so its limit is that of f32.
+inline int64_t peak(PeakKind kind, int64_t rounds, float* sink) {
+  if (kind == PeakKind::int8) {
+    int32x4_t acc[kChains];
+    const int8x16_t a = vdupq_n_s8(3), b = vdupq_n_s8(2);
+    for (auto& x : acc) x = vdupq_n_s32(0);
+    for (int64_t r = 0; r < rounds; ++r)
+      for (auto& x : acc) x = vdotq_s32(x, a, b);
+    for (int i = 1; i < kChains; ++i) acc[0] = vaddq_s32(acc[0], acc[i]);
+    *sink = static_cast<float>(vaddvq_s32(acc[0]));
+    return rounds * kChains * 32;
+  }
+  float32x4_t acc[kChains];
+  const float32x4_t a = vdupq_n_f32(0.5f), b = vdupq_n_f32(0.25f);
+  for (auto& x : acc) x = vdupq_n_f32(0.0f);
+  for (int64_t r = 0; r < rounds; ++r)
+    for (auto& x : acc) x = vfmaq_f32(b, x, a);
+  for (int i = 1; i < kChains; ++i) acc[0] = vaddq_f32(acc[0], acc[i]);
+  *sink = vaddvq_f32(acc[0]);
+  return rounds * kChains * 8;
+}
+
 #else
 
 // What the compiler makes of plain loops for the machine's baseline. int8 and bf16 have no own instructions there.

@@ -3,7 +3,7 @@
 //   foo_avx512.cpp:  #define LLMX_LEVEL 2
 //                    #include "foo_impl.h"      // includes simd.h, opens namespace llmx::LLMX_NS
 //
-// LLMX_LEVEL 0 portable, 1 AVX2 + FMA + F16C, 2 AVX-512 F BW VL DQ VNNI BF16. Everything here is static and always inlined, so
+// LLMX_LEVEL 0 portable, 1 AVX2 + FMA + F16C, 2 AVX-512 F BW VL DQ VNNI BF16, 3 NEON with dot products (aarch64). Everything here is static and always inlined, so
 // nothing compiled for a higher level can be linked into a lower one. Reductions have one fixed tree per level.
 #pragma once
 #include <cstdint>
@@ -13,7 +13,9 @@
 #error "define LLMX_LEVEL before including simd.h"
 #endif
 
-#if LLMX_LEVEL == 2
+#if LLMX_LEVEL == 3
+#define LLMX_NS isa_neon
+#elif LLMX_LEVEL == 2
 #define LLMX_NS isa_avx512
 #elif LLMX_LEVEL == 1
 #define LLMX_NS isa_avx2
@@ -21,7 +23,9 @@
 #define LLMX_NS isa_portable
 #endif
 
-#if LLMX_LEVEL > 0
+#if LLMX_LEVEL == 3
+#include <arm_neon.h>
+#elif LLMX_LEVEL > 0
 #include <immintrin.h>
 #endif
 #if defined(__SSE2__)
@@ -299,8 +303,11 @@ LLMX_INLINE void store_i8(int8_t* p, F16 a, F16 b, int32_t* sums) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(sums), _mm_hadd_epi32(two, two));
 }
 
-// ----------------------------------------------------------------------------------------------------------- portable
+// -------------------------------------------------------------------------------------------------- portable and NEON
 #else
+
+// Vectors of four, which the compiler knows on every machine; on aarch64 they are the NEON registers. What NEON has better
+// instructions for lies in simd_neon.h.
 
 typedef float V4 __attribute__((vector_size(16)));
 typedef int32_t I4 __attribute__((vector_size(16)));
@@ -341,17 +348,6 @@ LLMX_BOTH(div, a.v[i] / b.v[i])
 LLMX_BOTH(max, a.v[i] > b.v[i] ? a.v[i] : b.v[i])
 LLMX_BOTH(min, a.v[i] < b.v[i] ? a.v[i] : b.v[i])
 #undef LLMX_BOTH
-LLMX_INLINE F16 fma(F16 a, F16 b, F16 c) {  // two roundings at this level
-  F16 r;
-  LLMX_EACH r.v[i] = a.v[i] * b.v[i] + c.v[i];
-  return r;
-}
-LLMX_INLINE F16 sqrt(F16 a) {
-  float tmp[16];
-  store(tmp, a);
-  for (int i = 0; i < 16; ++i) tmp[i] = __builtin_sqrtf(tmp[i]);
-  return load(tmp);
-}
 LLMX_INLINE U4 as_bits(V4 a) { return reinterpret_cast<U4>(a); }
 LLMX_INLINE V4 as_floats(U4 a) { return reinterpret_cast<V4>(a); }
 LLMX_INLINE F16 abs(F16 a) {
@@ -364,36 +360,9 @@ LLMX_INLINE F16 copysign(F16 magnitude, F16 sign) {
   LLMX_EACH r.v[i] = as_floats((as_bits(magnitude.v[i]) & 0x7fffffffu) | (as_bits(sign.v[i]) & 0x80000000u));
   return r;
 }
-LLMX_INLINE F16 round_even(F16 a) {  // |a| < 2^22 goes through 1.5 * 2^23; larger values pass unchanged
-  const V4 magic = {12582912.0f, 12582912.0f, 12582912.0f, 12582912.0f};
-  F16 r;
-  LLMX_EACH {
-    const V4 rounded = (a.v[i] + magic) - magic;
-    const V4 size = as_floats(as_bits(a.v[i]) & 0x7fffffffu);
-    r.v[i] = size < 4194304.0f ? rounded : a.v[i];
-  }
-  return r;
-}
 LLMX_INLINE F16 select_lt(F16 a, F16 b, F16 yes, F16 no) {
   F16 r;
   LLMX_EACH r.v[i] = a.v[i] < b.v[i] ? yes.v[i] : no.v[i];
-  return r;
-}
-LLMX_INLINE uint32_t mask_lt(F16 a, F16 b) {
-  uint32_t mask = 0;
-  for (int i = 0; i < 16; ++i) mask |= static_cast<uint32_t>(a.v[i >> 2][i & 3] < b.v[i >> 2][i & 3]) << i;
-  return mask;
-}
-LLMX_INLINE uint32_t mask_eq(F16 a, F16 b) {
-  uint32_t mask = 0;
-  for (int i = 0; i < 16; ++i) mask |= static_cast<uint32_t>(a.v[i >> 2][i & 3] == b.v[i >> 2][i & 3]) << i;
-  return mask;
-}
-LLMX_INLINE F16 select_mask(uint32_t mask, F16 yes, F16 no) {
-  F16 r = no;
-  for (int i = 0; i < 16; ++i) {
-    if ((mask >> i) & 1u) r.v[i >> 2][i & 3] = yes.v[i >> 2][i & 3];
-  }
   return r;
 }
 LLMX_INLINE F16 scale_pow2(F16 a, F16 n) {
@@ -405,21 +374,6 @@ LLMX_INLINE F16 scale_pow2(F16 a, F16 n) {
     r.v[i] = (a.v[i] * reinterpret_cast<V4>((first + 127) << 23)) * reinterpret_cast<V4>((second + 127) << 23);
   }
   return r;
-}
-LLMX_INLINE F16 load_bf16(const uint16_t* p) {
-  float tmp[16];
-  for (int i = 0; i < 16; ++i) tmp[i] = bf16_to_float(p[i]);
-  return load(tmp);
-}
-LLMX_INLINE void store_bf16(uint16_t* p, F16 a) {
-  float tmp[16];
-  store(tmp, a);
-  for (int i = 0; i < 16; ++i) p[i] = float_to_bf16(tmp[i]);
-}
-LLMX_INLINE F16 load_f16(const uint16_t* p) {
-  float tmp[16];
-  for (int i = 0; i < 16; ++i) tmp[i] = f16_to_float(p[i]);
-  return load(tmp);
 }
 LLMX_INLINE B32 load_pairs(const void* p) {
   B32 r;
@@ -440,32 +394,20 @@ LLMX_INLINE F16 pair_odd(B32 a) {
   LLMX_EACH r.v[i] = as_floats(a.v[i] & 0xffff0000u);
   return r;
 }
+
+}  // namespace LLMX_NS
+}  // namespace llmx
+
+#if LLMX_LEVEL == 3
+#include "simd_neon.h"
+#else
+#include "simd_portable.h"
+#endif
+
+namespace llmx {
+namespace LLMX_NS {
+
 LLMX_INLINE F16 dot_pairs(F16 acc, B32 a, B32 b) { return fma(pair_odd(a), pair_odd(b), fma(pair_even(a), pair_even(b), acc)); }
-LLMX_INLINE float hsum(F16 a) {
-  const V4 h4 = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
-  return (h4[0] + h4[2]) + (h4[1] + h4[3]);
-}
-LLMX_INLINE float hmax(F16 a) {
-  float best = a.v[0][0];
-  for (int i = 1; i < 16; ++i) best = a.v[i >> 2][i & 3] > best ? a.v[i >> 2][i & 3] : best;
-  return best;
-}
-LLMX_INLINE F16 load_i8(const int8_t* p) {
-  float tmp[16];
-  for (int i = 0; i < 16; ++i) tmp[i] = static_cast<float>(p[i]);
-  return load(tmp);
-}
-LLMX_INLINE void store_i8(int8_t* p, F16 a, F16 b, int32_t* sums) {
-  float tmp[32];
-  store(tmp, round_even(a));
-  store(tmp + 16, round_even(b));
-  sums[0] = sums[1] = 0;
-  for (int i = 0; i < 32; ++i) {
-    const float bounded = tmp[i] > 127.0f ? 127.0f : (tmp[i] < -128.0f ? -128.0f : tmp[i]);
-    p[i] = static_cast<int8_t>(bounded == bounded ? bounded : 0.0f);
-    sums[i >> 4] += p[i];
-  }
-}
 #undef LLMX_EACH
 
 #endif
@@ -474,7 +416,9 @@ LLMX_INLINE void store_i8(int8_t* p, F16 a, F16 b, int32_t* sums) {
 
 // Scalar a * b + c with the roundings of this level's fma.
 LLMX_INLINE float fma1(float a, float b, float c) {
-#if LLMX_LEVEL > 0
+#if LLMX_LEVEL == 3
+  return __builtin_fmaf(a, b, c);
+#elif LLMX_LEVEL > 0
   return _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(a), _mm_set_ss(b), _mm_set_ss(c)));
 #else
   return a * b + c;

@@ -23,7 +23,7 @@ int Engine::add_weight(WeightType from, WeightType to, bool int8, int64_t rows, 
   PackedWeight weight;
   weight.type = to;
   weight.act = act_type(to, int8);
-  if (weight.act == ActType::bf16 && isa_ != Isa::avx512) weight.act = ActType::f32;  // no dot product of pairs: nothing is won by rounding
+  if (weight.act == ActType::bf16 && !has_pair_products(isa_)) weight.act = ActType::f32;  // no dot product of pairs: nothing is won by rounding
   weight.rows = rows;
   weight.cols = cols;
   weight.panels = (rows + kPanel - 1) / kPanel;

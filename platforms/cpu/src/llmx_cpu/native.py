@@ -6,6 +6,7 @@ ctypes releases the GIL during every call.
 from __future__ import annotations
 
 import ctypes as C
+import platform
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ __all__ = [
     "pointer",
 ]
 
-ISA_NAMES = ("portable", "avx2", "avx512")  # csrc/isa.h
+ISA_NAMES = ("portable", "neon") if platform.machine() in ("aarch64", "arm64") else ("portable", "avx2", "avx512")  # csrc/isa.h
 WEIGHT_TYPES = {
     **{"f32": 0, "f16": 1, "bf16": 2, "q4_0": 3, "q4_1": 4, "q8_0": 5, "q5_0": 6, "q5_1": 7},
     **{"q2_K": 8, "q3_K": 9, "q4_K": 10, "q5_K": 11, "q6_K": 12},
