@@ -22,6 +22,7 @@ from llmx.config import EngineConfig, SchedulerConfig, ServerConfig
 from llmx.errors import ConfigError, EngineDead, QueueFull
 from llmx_server import create_app
 from llmx_server.batch_lines import finished_lines, read_lines
+from llmx_server.caller import Caller
 from llmx_server.file_store import FileStore
 
 pytestmark = pytest.mark.anyio
@@ -204,7 +205,7 @@ async def test_the_window_ends(tmp_path: Path) -> None:
         batches = app.state.batches
         batches.files.clock = lambda: 1_000_000.0
         batch = await begun(client, jsonl(line(0), line(1)))
-        batches.get(batch.id)["expires_at"] = 1_000_000
+        batches.get(batch.id, Caller())["expires_at"] = 1_000_000
         batch = await ended(client, batch.id, lambda one: one.status == "expired")
         told = await lines_of(client, batch.error_file_id)
         assert [told[name]["error"]["code"] for name in ("r0", "r1")] == ["batch_expired"] * 2 and batch.request_counts.failed == 2
@@ -215,7 +216,7 @@ async def test_files(tmp_path: Path) -> None:
         ids = [(await client.files.create(file=(f"{number}.jsonl", b"x" * 10), purpose="batch")).id for number in range(3)]
         shown = await client.files.retrieve(ids[1])
         assert (shown.bytes, shown.filename, shown.purpose, shown.object, shown.status) == (10, "1.jsonl", "batch", "file", "processed")
-        assert [one.id async for one in client.files.list(limit=2, order="asc")] == [one["id"] for one in app.state.batches.files.all()]
+        assert [one.id async for one in client.files.list(limit=2, order="asc")] == [one["id"] for one in app.state.batches.files.all(Caller())]
         assert (await client.files.content(ids[0])).content == b"x" * 10
         assert (await client.files.delete(ids[0])).deleted
         with pytest.raises(openai.NotFoundError):
@@ -289,7 +290,7 @@ def test_an_upload_that_broke_off_is_removed(tmp_path: Path) -> None:
     (tmp_path / "files/file-half.data").write_bytes(b"half")
     store.close()
     store = FileStore(str(tmp_path), 1000)
-    assert [one["id"] for one in store.all()] == [kept["id"]] and store.size == 1
+    assert [one["id"] for one in store.all(Caller())] == [kept["id"]] and store.size == 1
     assert not (tmp_path / "files/file-half.data").exists()
     store.close()
 

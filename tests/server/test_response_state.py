@@ -13,6 +13,7 @@ from fake_engine import FakeEngine
 from llmx.config import EngineConfig, ServerConfig
 from llmx.errors import EngineDead, QueueFull
 from llmx_server import create_app
+from llmx_server.caller import Caller
 from llmx_server.protocol.responses import ResponsesRequest
 from llmx_server.response_job import response_job
 from llmx_server.response_runs import ResponseRun
@@ -122,14 +123,14 @@ def test_age_counts_from_the_last_use() -> None:
         store.settle(record)
     assert store.bytes == sum(record.size for record in records) > 0
     now = 50
-    store.get("a")
+    store.get("a", Caller())
     now = 100
-    assert store.get("a") is records[0] and len(store) == 1 and store.bytes == records[0].size
+    assert store.get("a", Caller()) is records[0] and len(store) == 1 and store.bytes == records[0].size
     now = 161
     running = Record({"id": "c", "status": "in_progress"}, [])
     store.open(running)
     now = 1000
-    assert store.get("c") is running and len(store) == 1 and store.bytes == 0
+    assert store.get("c", Caller()) is running and len(store) == 1 and store.bytes == 0
 
 
 async def test_sampling_fields_reach_the_engine_as_from_chat(client: httpx.AsyncClient, engine: FakeEngine) -> None:

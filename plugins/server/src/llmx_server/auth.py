@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from llmx_server.caller import Caller, acting
 from llmx_server.error_shapes import in_shape
 from llmx_server.errors import JsonResponse, error_body
 from llmx_server.keys import Key, KeyRing
@@ -44,7 +45,8 @@ class ApiKeyGuard:
         key = self._keys.find(shown.strip()) if shown else None
         lacking = self._lacking(key, scope) if key else frozenset()
         if key and not lacking:
-            await self._app(scope, receive, send)
+            with acting(_caller(key)):
+                await self._app(scope, receive, send)
         elif key:
             message = f"the API key {key.name!r} may not do this: it lacks the scope {', '.join(sorted(lacking))}"
             await self._refuse(scope, receive, send, 403, message, "insufficient_scope")
@@ -63,17 +65,23 @@ class ApiKeyGuard:
     async def _first_message(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A WebSocket without a key in its headers: the first message must bring it."""
 
-        def knows(shown: bytes) -> bool:
+        def known(shown: bytes) -> Key | None:
             key = self._keys.find(shown.strip())
-            return key is not None and not self._lacking(key, scope)
+            return key if key is not None and not self._lacking(key, scope) else None
 
-        if channel := await key_from_first_message(receive, send, knows):
-            await self._app(scope, *channel)
+        if found := await key_from_first_message(receive, send, known):
+            key, receive_after, send_after = found
+            with acting(_caller(key)):
+                await self._app(scope, receive_after, send_after)
         else:
             self._on_refused("invalid_api_key")
 
     def _lacking(self, key: Key, scope: Scope) -> frozenset[str]:
         return scopes_of(scope["path"].removeprefix(self._root)) - key.scopes
+
+
+def _caller(key: Key) -> Caller:
+    return Caller(key.name, admin="admin" in key.scopes)
 
 
 def _shown(scope: Scope) -> bytes:

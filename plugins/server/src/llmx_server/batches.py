@@ -15,6 +15,7 @@ from llmx.config import EngineConfig
 from llmx.errors import RequestError
 from llmx_server.batch_lines import MAX_LINES, Outcome, Usage, finished_lines, read_lines, run_lines
 from llmx_server.body import shorten
+from llmx_server.caller import Caller, acting
 from llmx_server.errors import NotFound
 from llmx_server.file_store import FileStore, new_id, save_json
 from llmx_server.in_process import InProcess
@@ -31,14 +32,15 @@ _log = logging.getLogger("llmx.server")
 
 
 class Batches:
-    """FOLDER/batches holds NAME.json, OpenAI's batch object, and while it runs NAME.answers and NAME.errors.
+    """FOLDER/batches holds NAME.json, OpenAI's batch object and its owner, and while it runs NAME.answers and NAME.errors.
 
-    at_once: lines that run at the same time. leaving: the server ends. Batches run in the order of their creation.
+    at_once: lines that run at the same time. leaving: the server ends.
+    keyed: keys are asked for, so that lines may use only what their owner sees. Batches run in the order of their creation.
     """
 
-    def __init__(self, files: FileStore, post: InProcess, *, at_once: int, leaving: Callable[[], bool]) -> None:
+    def __init__(self, files: FileStore, post: InProcess, *, at_once: int, leaving: Callable[[], bool], keyed: bool = False) -> None:
         self.files = files
-        self._post, self._at_once, self._leaving = post, at_once, leaving
+        self._post, self._at_once, self._leaving, self._keyed = post, at_once, leaving, keyed
         self._folder = files.folder / "batches"
         self._folder.mkdir(exist_ok=True)
         self._batches: dict[str, dict[str, Any]] = {}
@@ -63,14 +65,14 @@ class Batches:
             await asyncio.gather(self._task, return_exceptions=True)
         self.files.close()
 
-    def all(self) -> list[dict[str, Any]]:
-        """The batch objects, oldest first."""
-        return sorted(self._batches.values(), key=lambda one: str(one["id"]))
+    def all(self, caller: Caller) -> list[dict[str, Any]]:
+        """The batch objects that the caller sees, oldest first."""
+        return sorted((one for one in self._batches.values() if caller.sees(one.get("owner", ""))), key=lambda one: str(one["id"]))
 
-    def get(self, batch_id: str) -> dict[str, Any]:
-        """A batch object. Raises NotFound."""
+    def get(self, batch_id: str, caller: Caller) -> dict[str, Any]:
+        """A batch object. Raises NotFound, also where the caller may not see it."""
         found = self._batches.get(batch_id)
-        if found is None:
+        if found is None or not caller.sees(found.get("owner", "")):
             raise NotFound(f"batch {shorten(batch_id)} is not here: GET /v1/batches lists those that are", field="batch_id")
         return found
 
@@ -78,9 +80,11 @@ class Batches:
         """The batch that still needs a file."""
         return next((one["id"] for one in self._batches.values() if one["input_file_id"] == file_id and one["status"] not in _ENDED), None)
 
-    def create(self, endpoint: str, input_file_id: str, metadata: dict[str, str] | None, output_expires_in_s: int | None) -> dict[str, Any]:
-        """A new batch, which runs when those before it have ended. Raises NotFound for a file that is not here."""
-        self.files.get(input_file_id, "input_file_id")
+    def create(
+        self, endpoint: str, input_file_id: str, metadata: dict[str, str] | None, output_expires_in_s: int | None, caller: Caller
+    ) -> dict[str, Any]:
+        """A new batch of the caller, which runs when those before it have ended. Raises NotFound for a file that the caller does not see."""
+        self.files.get(input_file_id, caller, "input_file_id")
         now = int(self.files.clock())
         batch: dict[str, Any] = {
             "id": new_id("batch_"),
@@ -99,15 +103,16 @@ class Batches:
             "usage": Usage().shown(),
             "metadata": metadata,
             "output_expires_after": output_expires_in_s,
+            "owner": caller.name,
         }
         self._batches[batch["id"]] = batch
         self._save(batch)
         self.start()
         return batch
 
-    def cancel(self, batch_id: str) -> dict[str, Any]:
+    def cancel(self, batch_id: str, caller: Caller) -> dict[str, Any]:
         """Stop a batch. What is answered already is kept. Raises NotFound; RequestError for one that has ended."""
-        batch = self.get(batch_id)
+        batch = self.get(batch_id, caller)
         if batch["status"] in _ENDED:
             raise RequestError(f"batch {shorten(batch_id)} is {batch['status']}: only one that has not ended can be cancelled", field="batch_id")
         if batch["status"] != "cancelling":
@@ -120,7 +125,7 @@ class Batches:
 
     async def _work(self) -> None:
         while not self._leaving():
-            batch = next((one for one in self.all() if one["status"] not in _ENDED), None)
+            batch = next((one for one in self.all(Caller()) if one["status"] not in _ENDED), None)
             if batch is None:
                 return
             task = asyncio.create_task(self._run(batch))
@@ -152,7 +157,7 @@ class Batches:
 
     async def _validate(self, batch: dict[str, Any]) -> None:
         """Count the lines; a batch that has none, or too many, fails as a whole."""
-        total = await asyncio.to_thread(_count, self.files.path(batch["input_file_id"]))
+        total = await asyncio.to_thread(_count, self.files.path(batch["input_file_id"], Caller()))
         if batch["status"] != "validating":
             return  # cancelled meanwhile
         batch["request_counts"]["total"] = total
@@ -184,7 +189,9 @@ class Batches:
                     usage.add(outcome.answer.body)
                 batch["usage"] = usage.shown()
 
-            with self.files.path(batch["input_file_id"]).open("rb") as file:
+            # An owner that is an admin is none here: a batch outlives the request that an admin's key was shown for.
+            owner = Caller(batch.get("owner", ""), admin=not self._keyed)
+            with acting(owner), self.files.path(batch["input_file_id"], Caller()).open("rb") as file:
                 lines = read_lines(file, batch["endpoint"], frozenset(done | failed))
                 try:
                     async with asyncio.timeout(max(batch["expires_at"] - self.files.clock(), 0)):
@@ -204,7 +211,8 @@ class Batches:
                 batch[key] = new_id("file-")
                 self._save(batch)
             if batch[key] is not None:
-                self.files.adopt(batch[key], path, f"{batch['id']}_{'output' if kind == 'answers' else 'error'}.jsonl", batch["output_expires_after"])
+                name = f"{batch['id']}_{'output' if kind == 'answers' else 'error'}.jsonl"
+                self.files.adopt(batch[key], path, name, batch["output_expires_after"], batch.get("owner", ""))
             path.unlink(missing_ok=True)
         self._becomes(batch, status)
 
@@ -224,7 +232,8 @@ def start_batches(config: EngineConfig, host: Host, make_app: Callable[[], ASGIA
     """The batches of a server's folder; they run once requests are taken. Raises ConfigError when another server uses it."""
     files = FileStore(config.server.files_dir, config.server.files_max_bytes)
     at_once = max(1, min(_AT_ONCE, config.scheduler.max_num_seqs // 2))  # the other half is for clients that wait
-    return Batches(files, InProcess(make_app), at_once=at_once, leaving=lambda: host.phase == "draining")
+    keyed = bool(config.server.api_keys or config.server.api_key_file)
+    return Batches(files, InProcess(make_app), at_once=at_once, leaving=lambda: host.phase == "draining", keyed=keyed)
 
 
 def _count(path: Path) -> int:

@@ -15,6 +15,7 @@ import msgspec
 
 from llmx.errors import ConfigError, RequestError
 from llmx_server.body import shorten
+from llmx_server.caller import Caller
 from llmx_server.errors import NotFound
 from llmx_server.frames import encode
 
@@ -45,7 +46,7 @@ def new_id(prefix: str) -> str:
 
 
 class FileStore:
-    """FOLDER/files holds NAME.json, OpenAI's file object, and NAME.data for each file. limit_bytes: of all data.
+    """FOLDER/files holds NAME.json, OpenAI's file object and its owner, and NAME.data for each file. limit_bytes: of all data.
 
     clock: unix time. Raises ConfigError when the folder cannot be used or another server uses it.
     """
@@ -91,25 +92,25 @@ class FileStore:
         """Bytes of all files."""
         return sum(one["bytes"] for one in self._objects.values())
 
-    def all(self) -> list[dict[str, Any]]:
-        """The file objects, oldest first."""
+    def all(self, caller: Caller) -> list[dict[str, Any]]:
+        """The file objects that the caller sees, oldest first."""
         self._sweep()
-        return sorted(self._objects.values(), key=lambda one: str(one["id"]))
+        return sorted((one for one in self._objects.values() if caller.sees(one.get("owner", ""))), key=lambda one: str(one["id"]))
 
-    def get(self, file_id: str, field: str = "file_id") -> dict[str, Any]:
-        """A file object. Raises NotFound, naming `field`."""
+    def get(self, file_id: str, caller: Caller, field: str = "file_id") -> dict[str, Any]:
+        """A file object. Raises NotFound, naming `field`, also where the caller may not see it."""
         self._sweep()
         found = self._objects.get(file_id)
-        if found is None:
+        if found is None or not caller.sees(found.get("owner", "")):
             raise NotFound(f"file {shorten(file_id)} is not here: GET /v1/files lists those that are", field=field)
         return found
 
-    def path(self, file_id: str) -> Path:
+    def path(self, file_id: str, caller: Caller) -> Path:
         """Where the data of a file lies. Raises NotFound."""
-        return self._files / f"{self.get(file_id)['id']}.data"
+        return self._files / f"{self.get(file_id, caller)['id']}.data"
 
-    def upload(self, source: BinaryIO, filename: str, purpose: str, expires_in_s: int | None) -> dict[str, Any]:
-        """Keep a copy of an upload; blocks. Raises StorageFull."""
+    def upload(self, source: BinaryIO, filename: str, purpose: str, expires_in_s: int | None, owner: str = "") -> dict[str, Any]:
+        """Keep a copy of an upload; blocks. owner: the name of a Caller. Raises StorageFull."""
         source.seek(0, os.SEEK_END)
         size = source.tell()
         source.seek(0)
@@ -124,21 +125,20 @@ class FileStore:
         except OSError as error:
             path.unlink(missing_ok=True)
             raise StorageFull(f"the file cannot be kept: {error.strerror or error}", field="file") from error
-        return self._add(file_id, size, filename, purpose, expires_in_s)
+        return self._add(file_id, size, filename, purpose, expires_in_s, owner)
 
-    def adopt(self, file_id: str, path: Path, filename: str, expires_in_s: int | None) -> dict[str, Any]:
+    def adopt(self, file_id: str, path: Path, filename: str, expires_in_s: int | None, owner: str) -> None:
         """Take over a file that a batch has written, under a new id. Done twice it is as done once."""
         if path.exists():  # its description first: data without one is taken for an upload that broke off
-            self._add(file_id, path.stat().st_size, filename, "batch_output", expires_in_s)
+            self._add(file_id, path.stat().st_size, filename, "batch_output", expires_in_s, owner)
             path.replace(self._files / f"{file_id}.data")
-        return self.get(file_id)
 
-    def delete(self, file_id: str) -> None:
+    def delete(self, file_id: str, caller: Caller) -> None:
         """Remove a file. Raises NotFound."""
-        self.get(file_id)
+        self.get(file_id, caller)
         self._remove(file_id)
 
-    def _add(self, file_id: str, size: int, filename: str, purpose: str, expires_in_s: int | None) -> dict[str, Any]:
+    def _add(self, file_id: str, size: int, filename: str, purpose: str, expires_in_s: int | None, owner: str) -> dict[str, Any]:
         now = int(self.clock())
         found = {
             "id": file_id,
@@ -150,6 +150,7 @@ class FileStore:
             "purpose": purpose,
             "status": "processed",
             "status_details": None,
+            "owner": owner,
         }
         save_json(self._files / f"{file_id}.json", found)
         self._objects[file_id] = found

@@ -45,7 +45,8 @@ class KeyRing:
     """
 
     def __init__(self, keys: tuple[str, ...], file: str = "") -> None:
-        self._given = tuple(_key("--api-key", frozenset(SCOPES), key) for key in keys)
+        # Brackets, which no name in a file has: what one of these owns is nobody else's.
+        self._given = tuple(_key(f"--api-key[{at}]", frozenset(SCOPES), key) for at, key in enumerate(keys, 1))
         self._path = Path(file) if file else None
         self._stamp = self._look()
         self._filed = self._read()

@@ -14,6 +14,7 @@ from typing import Any
 from llmx.answers.parser import Parser
 from llmx.errors import LlmxError
 from llmx_server.answer_form import AnswerForm
+from llmx_server.caller import caller
 from llmx_server.generation import Answers, collect, stream
 from llmx_server.jobs import Job
 from llmx_server.protocol.responses import ResponsesRequest
@@ -59,7 +60,7 @@ class ResponseRun:
             **body.echoed(job.params),
         }
         logprobs = TextLogprobs(body.top_logprobs or 0) if body.wants_logprobs else None
-        record = Record(response, items)
+        record = Record(response, items, owner=caller().name)
         if store is not None:
             store.open(record)
         return cls(serving, job, form, record, store, ResponseWriter(response, logprobs.take if logprobs else None), logprobs)
@@ -157,6 +158,6 @@ class ResponseRun:
         if self.store is None:
             return
         if not self.record.ended:
-            self.store.drop(self.record.response["id"])
+            self.store.drop(self.record)
         elif not self.record.size:
             self.store.settle(self.record)

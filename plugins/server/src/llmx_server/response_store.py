@@ -11,6 +11,7 @@ from typing import Any
 
 from llmx.errors import RequestError
 from llmx_server.body import shorten
+from llmx_server.caller import Caller
 from llmx_server.errors import NotFound
 from llmx_server.frames import encode
 
@@ -19,7 +20,7 @@ __all__ = ["Record", "ResponseStore"]
 
 @dataclass(slots=True)
 class Record:
-    """One response. items: the conversation that it answers; events: what a stream of it says, kept for background ones."""
+    """One response. items: the conversation that it answers; events: what a stream of it says, kept for background ones; owner: the name of a Caller."""
 
     response: dict[str, Any]
     items: list[dict[str, Any]]
@@ -27,7 +28,13 @@ class Record:
     events: list[bytes] = field(default_factory=list)
     size: int = 0  # in bytes, once it has ended
     touched: float = 0.0
+    owner: str = ""
     _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Where a store has it. Ids may be chosen by clients: those of one owner do not stand in the way of another's."""
+        return self.owner, self.response["id"]
 
     @property
     def ended(self) -> bool:
@@ -62,7 +69,7 @@ class ResponseStore:
 
     def __init__(self, limit_bytes: int, max_age_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit, self._max_age, self._clock = limit_bytes, max_age_s, clock
-        self._records: OrderedDict[str, Record] = OrderedDict()  # least recently used first
+        self._records: OrderedDict[tuple[str, str], Record] = OrderedDict()  # least recently used first
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -73,48 +80,49 @@ class ResponseStore:
         """Whether anything is kept at all."""
         return self._limit > 0
 
-    def get(self, response_id: str, field: str = "response_id") -> Record:
-        """A response by its id. Raises NotFound, naming `field`."""
+    def get(self, response_id: str, caller: Caller, field: str = "response_id") -> Record:
+        """A response that the caller sees, by its id; the caller's own, where others have the same. Raises NotFound, naming `field`."""
         self._sweep()
-        record = self._records.get(response_id)
+        record = self._records.get((caller.name, response_id))
+        if record is None and caller.admin:
+            record = next((one for (_, other), one in self._records.items() if other == response_id), None)
         if record is None:
             limits = f"they are kept for {self._max_age:g} s after their last use (--response-max-age), {self._limit} bytes of them (--response-store-bytes)"
             raise NotFound(f"response {shorten(response_id)} is not here: {limits if self.keeps else 'this server keeps none'}", field=field)
-        self._touch(response_id, record)
+        self._touch(record)
         return record
 
     def open(self, record: Record) -> None:
         """Keep one that begins to run. Raises RequestError when its id is taken."""
-        response_id = record.response["id"]
-        if response_id in self._records:
-            raise RequestError(f"request_id gives the id {shorten(response_id)}, which another response has: send another one", field="request_id")
-        self._touch(response_id, record)
+        if record.key in self._records:
+            raise RequestError(f"request_id gives the id {shorten(record.response['id'])}, which another response has: send another one", field="request_id")
+        self._touch(record)
 
     def settle(self, record: Record) -> None:
         """It has ended: from now on it counts and may be dropped. One above the limit alone is dropped at once."""
-        if self._records.get(record.response["id"]) is not record:
+        if self._records.get(record.key) is not record:
             return
         record.size = len(encode(record.response)) + len(encode(record.items)) + sum(map(len, record.events))
         self.bytes += record.size
-        self._touch(record.response["id"], record)
+        self._touch(record)
         self._sweep()
 
-    def drop(self, response_id: str) -> None:
+    def drop(self, record: Record) -> None:
         """Forget one."""
-        record = self._records.pop(response_id, None)
-        if record is not None:
+        if self._records.get(record.key) is record:
+            del self._records[record.key]
             self.bytes -= record.size
 
-    def _touch(self, response_id: str, record: Record) -> None:
+    def _touch(self, record: Record) -> None:
         record.touched = self._clock()
-        self._records[response_id] = record
-        self._records.move_to_end(response_id)
+        self._records[record.key] = record
+        self._records.move_to_end(record.key)
 
     def _sweep(self) -> None:
         """Drop what is too old, then the oldest until the rest fits."""
         oldest = self._clock() - self._max_age
-        for response_id, record in list(self._records.items()):
+        for record in list(self._records.values()):
             if record.ended and (record.touched < oldest or self.bytes > self._limit):
-                self.drop(response_id)
+                self.drop(record)
             elif record.touched >= oldest and self.bytes <= self._limit:
                 break

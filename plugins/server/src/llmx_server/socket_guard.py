@@ -13,6 +13,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmx_server.errors import error_body
+from llmx_server.keys import Key
 
 __all__ = ["SameOrigin", "deny", "key_from_first_message", "same_origin"]
 
@@ -67,10 +68,10 @@ async def deny(scope: Scope, send: Send, status: int, message: str, code: str) -
     await send({"type": "websocket.http.response.body", "body": body})
 
 
-async def key_from_first_message(receive: Receive, send: Send, knows: Callable[[bytes], bool]) -> tuple[Receive, Send] | None:
-    """Accept the connection and read a key. None when there is none that `knows` takes, then the connection is closed (4401).
+async def key_from_first_message(receive: Receive, send: Send, known: Callable[[bytes], Key | None]) -> tuple[Key, Receive, Send] | None:
+    """Accept the connection and read a key. None when there is none that is `known`, then the connection is closed (4401).
 
-    Else (receive, send) for the application, to which the connection looks new: its own acceptance is not sent again.
+    Else (what `known` says, receive, send) for the application, to which the connection looks new: its own acceptance is not sent again.
     """
     await receive()  # websocket.connect
     await send({"type": "websocket.accept"})
@@ -79,10 +80,10 @@ async def key_from_first_message(receive: Receive, send: Send, knows: Callable[[
             message = await receive()
         if message["type"] == "websocket.disconnect":
             return None
-        known = knows(_AUTH.decode(message.get("text") or message.get("bytes") or b"").api_key.encode(errors="replace"))
+        found = known(_AUTH.decode(message.get("text") or message.get("bytes") or b"").api_key.encode(errors="replace"))
     except (TimeoutError, msgspec.DecodeError):
-        known = False
-    if not known:
+        found = None
+    if found is None:
         await send({"type": "websocket.close", "code": NO_KEY, "reason": 'no valid API key: send {"type": "auth", "api_key": KEY} first'})
         return None
     to_come: list[Message] = [{"type": "websocket.connect"}]
@@ -94,4 +95,4 @@ async def key_from_first_message(receive: Receive, send: Send, knows: Callable[[
         if message["type"] != "websocket.accept":
             await send(message)
 
-    return receive_after, send_after
+    return found, receive_after, send_after

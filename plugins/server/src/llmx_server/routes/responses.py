@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from llmx.errors import RequestError
 from llmx_server.body import shorten
+from llmx_server.caller import caller
 from llmx_server.disconnect import until_disconnect
 from llmx_server.errors import JsonResponse
 from llmx_server.protocol.api_fields import RESPONSES
@@ -73,7 +74,7 @@ async def count_input_tokens(request: Request) -> Response:
 @router.get("/v1/responses/{response_id}")
 async def get_response(request: Request, response_id: str) -> Response:
     """A response as it stands; with stream=true its events, after number starting_after."""
-    record = _store_of(request).get(response_id)
+    record = _store_of(request).get(response_id, caller())
     after = request.query_params.get("starting_after")
     if request.query_params.get("stream", "").lower() not in ("true", "1"):
         if after is not None:
@@ -89,15 +90,16 @@ async def get_response(request: Request, response_id: str) -> Response:
 async def delete_response(request: Request, response_id: str) -> Response:
     """Forget a response; one that runs is cancelled."""
     store = _store_of(request)
-    await _cancel(store.get(response_id))
-    store.drop(response_id)
+    record = store.get(response_id, caller())
+    await _cancel(record)
+    store.drop(record)
     return JsonResponse({"id": response_id, "object": "response", "deleted": True})
 
 
 @router.post("/v1/responses/{response_id}/cancel")
 async def cancel_response(request: Request, response_id: str) -> Response:
     """Stop a background response; what has ended stays as it is."""
-    record = _store_of(request).get(response_id)
+    record = _store_of(request).get(response_id, caller())
     if not record.response["background"]:
         message = f"response {shorten(response_id)} was not made in the background: close its connection to stop it"
         raise RequestError(message, field="response_id")
@@ -108,7 +110,7 @@ async def cancel_response(request: Request, response_id: str) -> Response:
 @router.get("/v1/responses/{response_id}/input_items")
 async def list_input_items(request: Request, response_id: str) -> Response:
     """The conversation that a response answers, the latest item first unless order is asc."""
-    items = [_shown(item) for item in _store_of(request).get(response_id).items]
+    items = [_shown(item) for item in _store_of(request).get(response_id, caller()).items]
     return JsonResponse(page_of(items, request.query_params, most=_MAX_PAGE, default=20))
 
 
@@ -129,7 +131,7 @@ def _conversation(body: ResponsesRequest, store: ResponseStore) -> tuple[list[di
     """(all items, the chat messages that they are): those of previous_response_id with its answer, then the input."""
     earlier: list[dict[str, Any]] = []
     if body.previous_response_id is not None:
-        previous = store.get(body.previous_response_id, "previous_response_id")
+        previous = store.get(body.previous_response_id, caller(), "previous_response_id")
         if previous.response["status"] not in ("completed", "incomplete"):
             message = f"previous_response_id names a response that is {previous.response['status']}: it must be completed or incomplete"
             raise RequestError(message, field="previous_response_id")

@@ -1,0 +1,41 @@
+"""Caller: whose request this is, and so what it may see of what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+__all__ = ["Caller", "acting", "caller"]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. name: of the key, "" where none is asked for. admin: sees what everybody keeps; so does the server itself, and everybody without keys."""
+
+    name: str = ""
+    admin: bool = True
+
+    def sees(self, owner: str) -> bool:
+        """Whether something of this owner is there for the caller. What has no owner ("") was made without keys: with keys it is there for admins only."""
+        return self.admin or (owner == self.name and owner != "")
+
+
+# A task copies the context of the one that starts it: what a request leaves running in the background still has its caller.
+_CALLER: ContextVar[Caller] = ContextVar("llmx_caller")
+
+
+def caller() -> Caller:
+    """Whose request is being answered; without keys, nobody's in particular."""
+    return _CALLER.get(Caller())
+
+
+@contextmanager
+def acting(who: Caller) -> Iterator[None]:
+    """What runs inside is asked by `who`."""
+    token = _CALLER.set(who)
+    try:
+        yield
+    finally:
+        _CALLER.reset(token)
