@@ -22,7 +22,7 @@ TICK = "tick tock tick tock tick tock"
 def drafting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """The echo server with drafts; every answer repeats its prompt, so they are right."""
     environ = install(tmp_path_factory.mktemp("echo_drafting"))
-    flags = ("--speculative-config", json.dumps(NGRAM), "--per-request-spec-decode-metrics", "summary")
+    flags = ("--speculative-config", json.dumps(NGRAM), "--per-request-spec-decode-metrics", "summary", "--reasoning-parser", "qwen3")
     with serve("--platform", "echo", "--max-model-len", str(CONTEXT), "--num-blocks", "200", *flags, environ=environ) as running:
         with closing(Api(running.url)) as api:
             yield api
@@ -98,6 +98,19 @@ def test_b107_a_batch_in_which_one_request_has_no_drafts(echo: Api, drafting: Ap
     prompts = [" ".join([TICK] * 3), "quick brown foxes jump over lazy dogs", " ".join(["one two"] * 9)]
     wanted, _ = _plain(echo.complete(prompts, max_tokens=30))
     assert _plain(drafting.complete(prompts, max_tokens=30))[0] == wanted
+
+
+def test_b050_drafts_carry_nothing_past_the_end_of_the_reasoning(drafting: Api) -> None:
+    """The repeated text makes drafts that go from the thought over its end marker into an answer that the schema forbids."""
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": [{"n": "one"}, {"n": "two"}]}}}
+    thought = "is it three or is it three or is it three? "
+    body = {"messages": [{"role": "user", "content": f"<think>{thought}</think>" + thought * 2}], "temperature": 0, "max_tokens": 100}
+    free = drafting.post("/v1/chat/completions", body).json()
+    assert free["choices"][0]["message"]["content"].count("three") == 6
+    assert free["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 4
+    held = drafting.post("/v1/chat/completions", {**body, "response_format": wanted}).json()["choices"][0]
+    assert held["message"]["reasoning"].strip() == thought.strip() and held["finish_reason"] == "stop"
+    assert json.loads(held["message"]["content"])["n"] in ("one", "two")
 
 
 def test_drafts_are_counted(drafting: Api) -> None:
