@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 from socket import socket as PlainSocket
 from types import SimpleNamespace
@@ -22,6 +23,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from llmx.config import EngineConfig, ServerConfig
 from llmx_server import serve
+from llmx_server.keys import new_key
+from llmx_server.limits import Limits
 from llmx_server.listen import bind
 
 pytestmark = pytest.mark.anyio
@@ -217,6 +220,23 @@ async def test_a_key_in_the_first_message(engine: FakeEngine) -> None:
         assert await told(socket) == {"type": "ready"}
         await socket.send('{"type": "auth", "api_key": "any"}')
         assert await told(socket) == {"type": "ready"}
+
+
+@pytest.mark.parametrize("in_header", [True, False])
+async def test_the_limits_of_a_key_hold_here_too(engine: FakeEngine, tmp_path: Path, in_header: bool) -> None:
+    key, line = new_key("ann", ("generate",), Limits(rpm=2))
+    (tmp_path / "keys").write_text(line + "\n")
+    async with served(engine, api_key_file=str(tmp_path / "keys")) as host:
+        async with talk(host, additional_headers={"authorization": f"Bearer {key}"} if in_header else {}) as socket:
+            if not in_header:
+                await socket.send(json.dumps({"type": "auth", "api_key": key}))
+            assert await told(socket) == {"type": "ready"}
+            for reason in ("complete", "complete", "error"):
+                messages = await answer(socket, BODY)
+                assert messages[-1]["reason"] == reason
+            assert (messages[0]["status"], messages[0]["error"]["code"]) == (429, "rate_limit_exceeded") and 1 <= messages[0]["retry_after"] <= 60
+        async with httpx.AsyncClient(headers={"x-api-key": key}) as client:  # the same count, whichever way the requests come
+            assert (await client.post(f"http://{host}/v1/chat/completions", json=BODY)).status_code == 429
 
 
 async def test_who_shows_no_key_is_not_waited_for(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,15 @@ def key(
     scope: Annotated[
         list[str] | None, typer.Option("--scope", metavar="SCOPE", help="generate, embed or admin; several are allowed. Default: generate and embed.")
     ] = None,
+    rpm: Annotated[int | None, typer.Option("--rpm", metavar="N", min=1, help="Requests a minute at most. Default: no limit.")] = None,
+    tpm: Annotated[int | None, typer.Option("--tpm", metavar="N", min=1, help="Tokens a minute at most, prompts and answers. Default: no limit.")] = None,
 ) -> int:
     """Make a key. It is shown once: the file holds a salted hash of it only. A running server reads the file when it changes."""
     from llmx.errors import ConfigError
     from llmx_server.keys import KeyRing, new_key
+    from llmx_server.limits import Limits
 
-    made, line = new_key(name, tuple(scope or ("generate", "embed")))
+    made, line = new_key(name, tuple(scope or ("generate", "embed")), Limits(rpm or 0, tpm or 0))
     if file is not None:
         if file.exists() and name in KeyRing((), str(file)).names():
             raise ConfigError(f"{file} has a key named {name!r} already: remove its line first, or take another name", field="name")

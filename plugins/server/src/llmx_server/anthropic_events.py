@@ -29,10 +29,13 @@ async def message_events(serving: Serving, job: Job, form: AnswerForm, head: Map
     answers, parser, blocks = Answers(job), form.parser(), _Blocks(CallIds("anthropic"))
     chars = 0
     counts = usage_counts(len(job.token_ids), 0, 0)
-    yield named({"type": "message_start", "message": {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": counts}})
+    start = named({"type": "message_start", "message": {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": counts}})
     async with aclosing(stream(serving, [job])) as outputs:
         async for _, output in outputs:
             answers.update(output)
+            if start:  # only now: what is refused before its first step is answered with its own status
+                yield start
+                start = b""
             answer = answers.by_index[0]
             events = [*parser.feed(answer.text[chars:]), *(parser.finish() if answer.finished else [])]
             chars = len(answer.text)

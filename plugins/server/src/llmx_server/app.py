@@ -16,6 +16,7 @@ from llmx.config import EngineConfig
 from llmx.errors import LlmxError
 from llmx_server.auth import ApiKeyGuard
 from llmx_server.batches import start_batches
+from llmx_server.callers import Callers
 from llmx_server.chat_forms import ChatForms
 from llmx_server.error_shapes import in_shape
 from llmx_server.errors import JsonResponse, error_body, failure_body, failure_status
@@ -50,10 +51,11 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, others: Sequence[tu
     app.state.models = models
     app.openapi = partial(_openapi, app)  # type: ignore[method-assign]  # FastAPI's documented way
     app.state.responses = ResponseStore(config.server.response_store_bytes, config.server.response_max_age_s)
-    app.state.batches = start_batches(config, models.host, lambda: unguarded(app)) if config.server.files_dir else None
-    if config.server.api_keys or config.server.api_key_file:
-        keys = KeyRing(config.server.api_keys, config.server.api_key_file)
-        app.add_middleware(ApiKeyGuard, keys=keys, root_path=config.server.root_path, on_refused=serving.metrics.rejected)
+    keyed = config.server.api_keys or config.server.api_key_file
+    callers = Callers(KeyRing(config.server.api_keys, config.server.api_key_file)) if keyed else None
+    app.state.batches = start_batches(config, models.host, lambda: unguarded(app), callers) if config.server.files_dir else None
+    if callers is not None:
+        app.add_middleware(ApiKeyGuard, callers=callers, root_path=config.server.root_path, on_refused=serving.metrics.rejected)
     app.add_middleware(SameOrigin)
     app.add_middleware(RequestId)
     return app

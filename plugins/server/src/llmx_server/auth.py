@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llmx_server.caller import Caller, acting
+from llmx_server.caller import acting
+from llmx_server.callers import Callers
 from llmx_server.error_shapes import in_shape
 from llmx_server.errors import JsonResponse, error_body
-from llmx_server.keys import Key, KeyRing
+from llmx_server.keys import Key
+from llmx_server.limits import Meter
 from llmx_server.scopes import scopes_of
 from llmx_server.socket_guard import deny, key_from_first_message
 from llmx_server.web.page import PAGE_PATHS
@@ -20,15 +22,15 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/version"}) | PAGE_PATHS
 
 
 class ApiKeyGuard:
-    """ASGI middleware that answers 401 unless `Authorization: Bearer KEY` or `x-api-key: KEY` names one of `keys`, 403 where the key lacks a scope.
+    """ASGI middleware that answers 401 unless `Authorization: Bearer KEY` or `x-api-key: KEY` names a key of `callers`, 403 where the key lacks a scope.
 
     Default deny: a route added later is guarded without a change here. Preflight requests (OPTIONS) carry no key and reach
     no handler that does work, so they pass. on_refused is called for each refusal with its code.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing, root_path: str = "", on_refused: Callable[[str], None] = lambda code: None) -> None:
+    def __init__(self, app: ASGIApp, callers: Callers, root_path: str = "", on_refused: Callable[[str], None] = lambda code: None) -> None:
         self._app = app
-        self._keys = keys
+        self._callers, self._keys = callers, callers.keys
         self._root = root_path.rstrip("/")
         self._on_refused = on_refused
         self._open = OPEN_PATHS | {self._root + path for path in OPEN_PATHS}
@@ -45,8 +47,9 @@ class ApiKeyGuard:
         key = self._keys.find(shown.strip()) if shown else None
         lacking = self._lacking(key, scope) if key else frozenset()
         if key and not lacking:
-            with acting(_caller(key)):
-                await self._app(scope, receive, send)
+            who = self._callers.of(key)
+            with acting(who):
+                await self._app(scope, receive, _with_limits(send, who.meter) if who.meter else send)
         elif key:
             message = f"the API key {key.name!r} may not do this: it lacks the scope {', '.join(sorted(lacking))}"
             await self._refuse(scope, receive, send, 403, message, "insufficient_scope")
@@ -71,7 +74,7 @@ class ApiKeyGuard:
 
         if found := await key_from_first_message(receive, send, known):
             key, receive_after, send_after = found
-            with acting(_caller(key)):
+            with acting(self._callers.of(key)):
                 await self._app(scope, receive_after, send_after)
         else:
             self._on_refused("invalid_api_key")
@@ -80,8 +83,16 @@ class ApiKeyGuard:
         return scopes_of(scope["path"].removeprefix(self._root)) - key.scopes
 
 
-def _caller(key: Key) -> Caller:
-    return Caller(key.name, admin="admin" in key.scopes)
+def _with_limits(send: Send, meter: Meter) -> Send:
+    """Tells with every answer over HTTP what is left of the limits."""
+
+    async def send_with_limits(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            shown = [(name.encode(), value.encode()) for name, value in meter.headers().items()]
+            message["headers"] = [*message.get("headers", ()), *shown]
+        await send(message)
+
+    return send_with_limits
 
 
 def _shown(scope: Scope) -> bytes:

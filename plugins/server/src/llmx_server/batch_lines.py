@@ -174,7 +174,7 @@ async def _outcome(line: Line, post: InProcess, leaving: Callable[[], bool]) -> 
     tries = 0
     while True:
         answer = await post.post(line.url, line.body)
-        if answer.status != 503:
+        if answer.status not in (429, 503):  # 429: the owner of the batch has used what it may for now
             return Outcome(line, answer)
         if leaving():
             return None

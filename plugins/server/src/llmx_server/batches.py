@@ -16,6 +16,7 @@ from llmx.errors import RequestError
 from llmx_server.batch_lines import MAX_LINES, Outcome, Usage, finished_lines, read_lines, run_lines
 from llmx_server.body import shorten
 from llmx_server.caller import Caller, acting
+from llmx_server.callers import Callers
 from llmx_server.errors import NotFound
 from llmx_server.file_store import FileStore, new_id, save_json
 from llmx_server.in_process import InProcess
@@ -35,12 +36,13 @@ class Batches:
     """FOLDER/batches holds NAME.json, OpenAI's batch object and its owner, and while it runs NAME.answers and NAME.errors.
 
     at_once: lines that run at the same time. leaving: the server ends.
-    keyed: keys are asked for, so that lines may use only what their owner sees. Batches run in the order of their creation.
+    callers: where keys are asked for; lines run as their owner then, with what is the owner's and within the owner's limits.
+    Batches run in the order of their creation.
     """
 
-    def __init__(self, files: FileStore, post: InProcess, *, at_once: int, leaving: Callable[[], bool], keyed: bool = False) -> None:
+    def __init__(self, files: FileStore, post: InProcess, *, at_once: int, leaving: Callable[[], bool], callers: Callers | None = None) -> None:
         self.files = files
-        self._post, self._at_once, self._leaving, self._keyed = post, at_once, leaving, keyed
+        self._post, self._at_once, self._leaving, self._callers = post, at_once, leaving, callers
         self._folder = files.folder / "batches"
         self._folder.mkdir(exist_ok=True)
         self._batches: dict[str, dict[str, Any]] = {}
@@ -189,8 +191,7 @@ class Batches:
                     usage.add(outcome.answer.body)
                 batch["usage"] = usage.shown()
 
-            # An owner that is an admin is none here: a batch outlives the request that an admin's key was shown for.
-            owner = Caller(batch.get("owner", ""), admin=not self._keyed)
+            owner = self._callers.owner(batch.get("owner", "")) if self._callers else Caller()
             with acting(owner), self.files.path(batch["input_file_id"], Caller()).open("rb") as file:
                 lines = read_lines(file, batch["endpoint"], frozenset(done | failed))
                 try:
@@ -228,12 +229,11 @@ class Batches:
         save_json(self._path(batch, "json"), batch)
 
 
-def start_batches(config: EngineConfig, host: Host, make_app: Callable[[], ASGIApp]) -> Batches:
+def start_batches(config: EngineConfig, host: Host, make_app: Callable[[], ASGIApp], callers: Callers | None) -> Batches:
     """The batches of a server's folder; they run once requests are taken. Raises ConfigError when another server uses it."""
     files = FileStore(config.server.files_dir, config.server.files_max_bytes)
     at_once = max(1, min(_AT_ONCE, config.scheduler.max_num_seqs // 2))  # the other half is for clients that wait
-    keyed = bool(config.server.api_keys or config.server.api_key_file)
-    return Batches(files, InProcess(make_app), at_once=at_once, leaving=lambda: host.phase == "draining", keyed=keyed)
+    return Batches(files, InProcess(make_app), at_once=at_once, leaving=lambda: host.phase == "draining", callers=callers)
 
 
 def _count(path: Path) -> int:

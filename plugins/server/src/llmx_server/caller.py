@@ -1,4 +1,4 @@
-"""Caller: whose request this is, and so what it may see of what is kept."""
+"""Caller: whose request this is, and so what it may see of what is kept, and how much it may use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+
+from llmx_server.limits import Meter
 
 __all__ = ["Caller", "acting", "caller"]
 
@@ -16,10 +18,26 @@ class Caller:
 
     name: str = ""
     admin: bool = True
+    meter: Meter | None = None
 
     def sees(self, owner: str) -> bool:
         """Whether something of this owner is there for the caller. What has no owner ("") was made without keys: with keys it is there for admins only."""
         return self.admin or (owner == self.name and owner != "")
+
+    def check_limits(self) -> None:
+        """Raise RateLimited while a request would not be let in."""
+        if self.meter is not None:
+            self.meter.check()
+
+    def admit(self, prompt_tokens: int) -> None:
+        """Let a request in, once it is known to be valid: prompt_tokens are those of all its prompts. Raises RateLimited."""
+        if self.meter is not None:
+            self.meter.admit(prompt_tokens)
+
+    def used(self, tokens: int) -> None:
+        """Count tokens that were generated; negative: of a prompt that was counted and then not computed."""
+        if self.meter is not None:
+            self.meter.used(tokens)
 
 
 # A task copies the context of the one that starts it: what a request leaves running in the background still has its caller.

@@ -17,6 +17,7 @@ __all__ = [
     "ModelAsleep",
     "NotFound",
     "NotReady",
+    "RateLimited",
     "error_body",
     "failure_body",
     "failure_status",
@@ -63,6 +64,16 @@ class GenerationFailed(RequestError):
     status = 500
 
 
+class RateLimited(RequestError):
+    """A key has used what it may for now. kind: "requests" or "tokens"."""
+
+    status = 429
+
+    def __init__(self, message: str, *, kind: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.kind, self.retry_after_s = kind, retry_after_s
+
+
 def error_body(message: str, *, type: str = "invalid_request_error", param: str | None = None, code: str | None = None) -> dict[str, Any]:
     """The body of an error answer."""
     return {"error": {"message": message, "type": type, "param": param, "code": code}}
@@ -70,7 +81,7 @@ def error_body(message: str, *, type: str = "invalid_request_error", param: str 
 
 def failure_status(error: Exception) -> tuple[int, dict[str, str]]:
     """HTTP status and extra headers for an exception."""
-    if isinstance(error, QueueFull):
+    if isinstance(error, QueueFull | RateLimited):
         return error.status, {"Retry-After": str(error.retry_after_s)}
     if isinstance(error, NotReady):
         return error.status, {"Retry-After": str(RETRY_AFTER_S)}
@@ -84,7 +95,7 @@ def failure_status(error: Exception) -> tuple[int, dict[str, str]]:
 def failure_body(error: Exception) -> dict[str, Any]:
     """Body for an exception. Only messages meant for clients are shown; of others nothing but that they happened."""
     if isinstance(error, RequestError):
-        kind = "invalid_request_error" if error.status < 500 else "server_error"
+        kind = error.kind if isinstance(error, RateLimited) else "invalid_request_error" if error.status < 500 else "server_error"
         return error_body(str(error), type=kind, param=error.field, code=_code(error))
     if isinstance(error, EngineDead):
         return error_body(str(error) or "the engine has stopped", type="server_error", code="engine_dead")
@@ -104,5 +115,6 @@ def _code(error: RequestError) -> str | None:
         (NotReady, "not_ready"),
         (GenerationFailed, "generation_failed"),
         (BodyTooLarge, "body_too_large"),
+        (RateLimited, "rate_limit_exceeded"),
     )
     return next((code for kind, code in codes if isinstance(error, kind)), None)

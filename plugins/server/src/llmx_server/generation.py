@@ -8,6 +8,7 @@ from contextlib import aclosing
 
 from llmx.engine.outputs import CompletionOutput, RequestOutput
 from llmx.errors import EngineDead, QueueTimeout, RequestError, RequestTimeout
+from llmx_server.caller import caller
 from llmx_server.errors import GenerationFailed
 from llmx_server.jobs import Job
 from llmx_server.pacing import paced
@@ -63,6 +64,7 @@ async def stream(
     interval: new tokens that an output must bring; the first and the last output of a job come at once.
     replay: nothing is shown before the end, so an engine that dies meanwhile is no reason to give up.
     """
+    caller().admit(sum(len(job.token_ids) for job in jobs))
     if len(jobs) == 1:
         async with aclosing(paced(_run(serving, jobs[0], replay), interval)) as outputs:
             async for output in outputs:
@@ -107,7 +109,7 @@ async def collect(serving: Serving, jobs: list[Job]) -> list[Answers]:
 
 
 async def _run(serving: Serving, job: Job, replay: bool) -> AsyncGenerator[RequestOutput, None]:
-    watch = serving.metrics.stopwatch(job.params)
+    watch, who, begun = serving.metrics.stopwatch(job.params), caller(), False
     reason = "abort"
     try:
         generated = serving.engine.generate(
@@ -123,10 +125,13 @@ async def _run(serving: Serving, job: Job, replay: bool) -> AsyncGenerator[Reque
             async for output in outputs:
                 if output.finished:
                     reason = ""
+                begun = True
+                who.used(sum(len(answer.new_token_ids) for answer in output.outputs))
                 watch.step(output)
                 yield output
     except RequestError as error:
         reason = "timeout" if isinstance(error, RequestTimeout | QueueTimeout) else "refused"
+        who.used(0 if begun or isinstance(error, RequestTimeout) else -len(job.token_ids))
         raise
     except EngineDead:
         reason = "engine_dead"

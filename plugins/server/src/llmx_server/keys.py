@@ -1,6 +1,6 @@
 """API keys: those of --api-key, which may do everything, and those of a file, each with a name and scopes. The file holds no key, only salted hashes.
 
-A line of the file: `NAME SCOPE[,SCOPE] SALT$HASH`; `llmx key` writes it. Empty lines and lines that begin with # are comments.
+A line of the file: `NAME SCOPE[,SCOPE] [rpm=N] [tpm=N] SALT$HASH`; `llmx key` writes it. Empty lines and lines that begin with # are comments.
 """
 
 from __future__ import annotations
@@ -14,24 +14,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmx.errors import ConfigError
+from llmx_server.limits import Limits
 
 __all__ = ["SCOPES", "Key", "KeyRing", "new_key"]
 
 SCOPES = ("generate", "embed", "admin")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LIMIT = re.compile(r"[1-9][0-9]{0,11}")
 _SECRET = re.compile(r"([0-9a-f]{32})\$([0-9a-f]{64})")
 _log = logging.getLogger("llmx.server")
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is known of a key: its name for messages (never the key), what it may do, and its salted hash."""
+    """What is known of a key: its name for messages (never the key), what it may do, its salted hash, and its limits."""
 
     name: str
     scopes: frozenset[str]
     salt: bytes
     digest: bytes
+    limits: Limits = Limits()
 
     def matches(self, key: bytes) -> bool:
         """Whether `key` is this one, in constant time."""
@@ -56,6 +59,11 @@ class KeyRing:
         self._renew()
         matches = [known for known in (*self._given, *self._filed) if known.matches(key)]
         return matches[0] if matches else None
+
+    def named(self, name: str) -> Key | None:
+        """The key of this name."""
+        self._renew()
+        return next((key for key in (*self._given, *self._filed) if key.name == name), None)
 
     def names(self) -> list[str]:
         """Names of the file's keys."""
@@ -91,22 +99,36 @@ class KeyRing:
         return tuple(found)
 
 
-def new_key(name: str, scopes: tuple[str, ...]) -> tuple[str, str]:
-    """(a new random key, its line for the file). Raises ConfigError for a name or a scope that the file cannot hold."""
+def new_key(name: str, scopes: tuple[str, ...], limits: Limits | None = None) -> tuple[str, str]:
+    """(a new random key, its line for the file). Raises ConfigError for a name, a scope or a limit that the file cannot hold."""
     key = f"llmx-{secrets.token_urlsafe(32)}"
     made = _key(name, frozenset(scopes), key)
-    line = f"{name} {','.join(scope for scope in SCOPES if scope in scopes)} {made.salt.hex()}${made.digest.hex()}"
+    words = [name, ",".join(scope for scope in SCOPES if scope in scopes)]
+    words += [f"{what}={most}" for what, most in (("rpm", limits.rpm), ("tpm", limits.tpm)) if most] if limits else []
+    line = " ".join([*words, f"{made.salt.hex()}${made.digest.hex()}"])
     _parse_words(name, list(scopes), "llmx key")
+    _parse_limits(words[2:], "llmx key")
     return key, line
 
 
 def _parse(line: str, where: str) -> Key:
     words = line.split()
-    secret = _SECRET.fullmatch(words[2]) if len(words) == 3 else None
+    secret = _SECRET.fullmatch(words[-1]) if len(words) >= 3 else None
     if secret is None:
-        raise ConfigError(f"{where}: a line is NAME SCOPES SALT$HASH, as `llmx key` writes it", field="server.api_key_file")
+        form = "NAME SCOPES SALT$HASH, with rpm=N and tpm=N before the hash where there are limits"
+        raise ConfigError(f"{where}: a line is {form}, as `llmx key` writes it", field="server.api_key_file")
     scopes = _parse_words(words[0], words[1].split(","), where)
-    return Key(words[0], scopes, bytes.fromhex(secret[1]), bytes.fromhex(secret[2]))
+    return Key(words[0], scopes, bytes.fromhex(secret[1]), bytes.fromhex(secret[2]), _parse_limits(words[2:-1], where))
+
+
+def _parse_limits(words: list[str], where: str) -> Limits:
+    found: dict[str, int] = {}
+    for word in words:
+        what, _, most = word.partition("=")
+        if what not in ("rpm", "tpm") or what in found or not _LIMIT.fullmatch(most):
+            raise ConfigError(f"{where}: {word[:80]!r} is no limit: rpm=N and tpm=N, once each, N from 1 to 999999999999", field="server.api_key_file")
+        found[what] = int(most)
+    return Limits(**found)
 
 
 def _parse_words(name: str, scopes: list[str], where: str) -> frozenset[str]:

@@ -17,6 +17,7 @@ from llmx.engine.pooling_outputs import PoolingRequestOutput
 from llmx.errors import EngineDead, PromptTooLong, RequestError
 from llmx.pooling_params import PoolingConfig, PoolingParams
 from llmx.sampling_params import SamplingParams
+from llmx_server.caller import caller
 from llmx_server.disconnect import until_disconnect
 from llmx_server.protocol.pooling import PoolingFields
 from llmx_server.serving import Serving
@@ -92,6 +93,7 @@ async def run_jobs(request: Request, serving: Serving, body: PoolingFields | Non
     salt = "" if body is None else body.salt()
     priority = priority if body is None else body.priority
     serving.check_priority(priority)
+    caller().admit(sum(len(job.token_ids) for job in jobs))
     return await until_disconnect(request.receive, _gather([_run(serving, job, salt, priority) for job in jobs]))
 
 
@@ -118,6 +120,7 @@ async def _run(serving: Serving, job: PoolingJob, salt: str, priority: int) -> P
         return output
     except RequestError:
         reason = "refused"
+        caller().used(-len(job.token_ids))
         raise
     except EngineDead:
         reason = "engine_dead"

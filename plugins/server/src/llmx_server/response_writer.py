@@ -71,7 +71,7 @@ class ResponseWriter:
         """The answer ended with an error."""
         self._close("incomplete")
         known = failure_body(error)["error"]
-        code = "rate_limit_exceeded" if known["code"] in ("queue_full", "queue_timeout") else "server_error"
+        code = "rate_limit_exceeded" if known["code"] in ("queue_full", "queue_timeout", "rate_limit_exceeded") else "server_error"
         self.response |= {"status": "failed", "error": {"code": code, "message": known["message"]}}
         return [self._of_response("response.failed")]
 

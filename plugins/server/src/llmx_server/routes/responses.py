@@ -47,6 +47,8 @@ async def create_response(request: Request) -> Response:
     chat.head_fields()
     job, form, more = await response_job(serving, body, messages)
     headers = warning_header([*phrases, *chat.without_effect(), *more])
+    if body.background:  # what is refused later would be told in the response only
+        caller().check_limits()
     run = ResponseRun.start(serving, body, model, job, form, items, store if keeps else None)
     if body.background:
         run.in_background()

@@ -1,0 +1,29 @@
+"""Callers: from a key to its Caller, with one meter for all that a key does, whichever way its requests come."""
+
+from __future__ import annotations
+
+from llmx_server.caller import Caller
+from llmx_server.keys import Key, KeyRing
+from llmx_server.limits import Meter
+
+__all__ = ["Callers"]
+
+
+class Callers:
+    """Those whom `keys` name."""
+
+    def __init__(self, keys: KeyRing) -> None:
+        self.keys = keys
+        self._meters: dict[str, Meter] = {}
+
+    def of(self, key: Key) -> Caller:
+        """Who shows this key. A key whose limits have changed in the file begins anew."""
+        meter = self._meters.get(key.name)
+        if meter is None or meter.limits != key.limits:
+            meter = self._meters[key.name] = Meter(key.name, key.limits)
+        return Caller(key.name, "admin" in key.scopes, meter)
+
+    def owner(self, name: str) -> Caller:
+        """Who owns something, for work that goes on without a request. Never an admin: the work outlives the request that a key was shown for."""
+        key = self.keys.named(name)
+        return Caller(name, False, self.of(key).meter if key else None)
