@@ -162,3 +162,10 @@ def test_a_server_logs_json_lines_only(tmp_path: Path) -> None:
     assert ready["message"] == "ready" and ready["url"].startswith("http://127.0.0.1:") and any(line.startswith("model: ") for line in ready["summary"])
     lines = [json.loads(line) for line in err.read_text().splitlines()]
     assert any("SIGTERM" in line["message"] for line in lines) and all(set(line) >= {"time", "level", "logger", "message"} for line in lines)
+
+
+@pytest.mark.parametrize("command", ["chat", "complete"])
+@pytest.mark.parametrize("option", ["--url", "--base-url"])
+def test_a_server_is_named_in_both_ways(command: str, option: str, llmx: Callable[..., Ran]) -> None:
+    ran = llmx(command, option, "http://127.0.0.1:1", "x")
+    assert ran.code != 0 and "http://127.0.0.1:1/v1" in ran.err and "no such option" not in ran.err

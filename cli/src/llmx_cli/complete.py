@@ -19,7 +19,7 @@ def complete(
     settings: Settings,
     words: WORDS = None,
     quick: Annotated[str | None, typer.Option("-q", "--quick", metavar="TEXT", help="Continue this one text and end.")] = None,
-    url: Annotated[str | None, typer.Option(metavar="URL", help="Use this OpenAI-compatible server instead of loading a model.")] = None,
+    url: Annotated[str | None, typer.Option("--url", "--base-url", metavar="URL", help="Use this OpenAI-compatible server instead of loading a model.")] = None,
     key: Annotated[str | None, typer.Option("--api-key", metavar="KEY", help="API key of that server.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature; 0 takes the most likely token.", show_default="the model's own")] = None,
     max_tokens: Annotated[int, typer.Option(metavar="N", help="Longest continuation in tokens.")] = 128,
