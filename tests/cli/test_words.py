@@ -167,5 +167,5 @@ def test_a_server_logs_json_lines_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["chat", "complete"])
 @pytest.mark.parametrize("option", ["--url", "--base-url"])
 def test_a_server_is_named_in_both_ways(command: str, option: str, llmx: Callable[..., Ran]) -> None:
-    ran = llmx(command, option, "http://127.0.0.1:1", "x")
+    ran = llmx(command, option, "http://127.0.0.1:1", "-q", "x")
     assert ran.code != 0 and "http://127.0.0.1:1/v1" in ran.err and "no such option" not in ran.err
