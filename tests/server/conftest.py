@@ -13,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_engine import FakeEngine  # noqa: E402
+from in_process import http_of  # noqa: E402
 
 from llmx.config import EngineConfig  # noqa: E402
 from llmx_server import create_app  # noqa: E402
@@ -31,6 +32,5 @@ def engine() -> FakeEngine:
 @pytest.fixture
 async def client(engine: FakeEngine) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(engine, EngineConfig())
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with http_of(app) as client:
         yield client

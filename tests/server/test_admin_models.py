@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from fake_engine import FakeEngine, Info
+from in_process import http_of
 from processes import HANG_S, children, llmx, serve, until
 from tests.cases.echo import install
 
@@ -37,8 +38,7 @@ def two() -> Two:
 
 @pytest.fixture
 async def ask(two: Two) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=two.app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with http_of(two.app) as client:
         yield client
 
 

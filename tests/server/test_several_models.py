@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from fake_engine import FakeEngine, Info
+from in_process import http_of
 
 from llmx.config import EngineConfig
 from llmx.errors import ConfigError
@@ -38,8 +39,7 @@ def three() -> Three:
 
 @pytest.fixture
 async def ask(three: Three) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=three.app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with http_of(three.app) as client:
         yield client
 
 
