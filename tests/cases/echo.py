@@ -22,7 +22,8 @@ START, END, USER = 1, 2, 4093  # SmolLM2: <|im_start|>, <|im_end|>, "user"
 
 
 class EchoModel:
-    nan_tokens = frozenset({13})  # a prompt that holds this id fails in the forward
+    nan_tokens = frozenset({13})  # a sequence that holds this id fails in the forward
+    fails_later = {14: 13}  # so a prompt that holds 14 fails in its answer, after its first token
 
     def __init__(self, vocab_size):
         self.vocab_size = vocab_size
@@ -37,7 +38,7 @@ class EchoModel:
         return END
 
     def logits(self, history, prompt_len):
-        wanted = [*self.target(history[:prompt_len]), END]
+        wanted = [*(self.fails_later.get(token, token) for token in self.target(history[:prompt_len])), END]
         noise = np.random.default_rng(len(history)).standard_normal(self.vocab_size, dtype=np.float32)
         noise[wanted[min(len(history) - prompt_len, len(wanted) - 1)]] = 30.0
         return noise

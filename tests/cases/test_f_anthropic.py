@@ -151,14 +151,23 @@ def test_statuses(url: str, client: anthropic.Anthropic) -> None:
     assert json.loads(httpx.post(f"{url}{MESSAGES}", json=body("a")).content)["error"]["type"] == "authentication_error"
 
 
-def test_a_stream_that_fails_ends_with_an_error_event(api: Api) -> None:
+def test_what_fails_before_its_first_token_has_a_status_streamed_or_not(api: Api) -> None:
     """Token 13 is a prompt that fails in the forward."""
     nan = api.post("/detokenize", {"tokens": [13]}).json()["prompt"]
-    answer = api.post(MESSAGES, body(nan))
-    assert answer.status_code == 500 and answer.json()["error"]["type"] == "api_error"
-    with api.http.stream("POST", MESSAGES, json=body(nan, stream=True)) as stream:
+    for stream in (False, True):
+        answer = api.post(MESSAGES, body(nan, stream=stream))
+        assert answer.status_code == 500 and answer.json()["error"]["type"] == "api_error" and "NaN" in answer.json()["error"]["message"]
+
+
+def test_a_stream_that_fails_ends_with_an_error_event(api: Api) -> None:
+    """Token 14 is a prompt that fails in its answer, after the first token."""
+    later = api.post("/detokenize", {"tokens": [14]}).json()["prompt"]
+    with api.http.stream("POST", MESSAGES, json=body(f"one two {later} three", stream=True)) as stream:
+        assert stream.status_code == 200
         text = stream.read().decode()
-    assert "event: error\n" in text and "[DONE]" not in text
+    assert text.startswith("event: message_start\n") and '"text_delta"' in text
+    assert text.count("event: error\n") == 1 and text.rindex("event: ") == text.index("event: error\n")
+    assert "message_stop" not in text and "[DONE]" not in text
 
 
 def test_what_is_ignored_is_named(api: Api) -> None:
