@@ -248,3 +248,36 @@ async def test_missing_required_fields(client: httpx.AsyncClient) -> None:
     for path, field in (("/v1/completions", "prompt"), ("/v1/chat/completions", "messages"), ("/detokenize", "tokens")):
         response = await client.post(path, json={})
         assert response.status_code == 400 and response.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_whole_numbers_may_be_written_with_a_point(client: httpx.AsyncClient, engine: FakeEngine, path: str) -> None:
+    text = '"max_tokens": 9.0, "n": 2.0, "seed": 4e1, "top_k": 7.0, "stop_token_ids": [1, 2.0], "allowed_token_ids": [5.0, 6], "temperature": 1'
+    assert (await post_raw(client, path, text)).status_code == 200
+    (params,) = engine.params
+    got = (params.max_tokens, params.n, params.seed, params.top_k, *params.stop_token_ids, *params.allowed_token_ids)
+    assert got == (9, 2, 40, 7, 1, 2, 5, 6) and all(type(value) is int for value in got)
+    wrong = {"max_tokens": "16.5", "n": '"2.0"', "stop_token_ids": "[1.0, 2.5]", "seed": "true"}
+    for field, value in wrong.items():
+        await refused(client, await post_raw(client, path, f'"{field}": {value}'), field)
+    await refused(client, await post_raw(client, path, '"max_tokens": 9.0, "stop_token_ids": [1.5]'), "stop_token_ids")  # one is fine, the other not
+
+
+async def test_token_ids_may_be_written_with_a_point(client: httpx.AsyncClient) -> None:
+    for prompt, status in (([104.0, 105], 200), ([[104], [105.0]], 200), ([104.5], 400), ([104, 105.5], 400)):
+        answer = await client.post("/v1/completions", json={"prompt": prompt})
+        assert answer.status_code == status, answer.text
+    assert (await client.post("/detokenize", json={"tokens": [104.0, 105.0]})).json() == {"prompt": "hi"}
+
+
+async def test_every_route_takes_whole_numbers_with_a_point(client: httpx.AsyncClient) -> None:
+    chat = {"messages": [{"role": "user", "content": "hi"}]}
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/messages": {**chat, "max_tokens": 4.0, "top_k": 3.0},
+        "/v1/responses": {"input": "hi", "max_output_tokens": 4.0, "top_k": 3.0, "top_logprobs": 2.0},
+        "/v1/chat/completions/batch": {"messages": [chat["messages"]], "max_completion_tokens": 4.0},
+        "/invocations": {**chat, "max_tokens": 4.0},
+    }
+    for path, body in bodies.items():
+        answer = await client.post(path, json=body)
+        assert answer.status_code == 200, f"{path}: {answer.text}"

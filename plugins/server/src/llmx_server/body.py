@@ -11,7 +11,7 @@ from starlette.requests import Request
 from llmx.errors import RequestError
 from llmx_server.errors import BodyTooLarge
 
-__all__ = ["MAX_BODY_BYTES", "as_model", "read_body", "read_bytes", "shorten"]
+__all__ = ["MAX_BODY_BYTES", "as_model", "read_body", "read_bytes", "shorten", "whole"]
 
 MAX_BODY_BYTES = 32 * 2**20  # far above any prompt that fits a context, far below what hurts
 _SHOWN = 80  # characters of a value that an error message repeats
@@ -39,11 +39,25 @@ async def read_body(request: Request, model: type[M]) -> M:
 
 
 def as_model(value: dict[str, Any], model: type[M]) -> M:
-    """A JSON object as `model`. Raises RequestError for a field that breaks its type."""
+    """A JSON object as `model`. Raises RequestError for a field that breaks its type.
+
+    A whole number may be written with a point (16.0), as in JSON Schema; it is put into `value` as an int.
+    """
+    given = {name: item for name, item in value.items() if item is not None}
     try:
-        return model.model_validate({name: item for name, item in value.items() if item is not None})
+        return model.model_validate(given)
+    except ValidationError as error:
+        if not _made_whole(given, error):
+            raise _field_error(error) from error
+    try:
+        return model.model_validate(given)
     except ValidationError as error:
         raise _field_error(error) from error
+
+
+def whole(value: Any) -> Any:
+    """`value`, as an int where it is a float without a fraction; for fields that the models leave untyped."""
+    return int(value) if type(value) is float and value.is_integer() else value
 
 
 def shorten(value: Any) -> str:
@@ -70,6 +84,21 @@ async def read_bytes(request: Request) -> bytes:
             raise BodyTooLarge(f"the body has more than {MAX_BODY_BYTES} bytes, which is the limit")
         parts.append(part)
     return b"".join(parts)
+
+
+def _made_whole(given: dict[str, Any], error: ValidationError) -> bool:
+    """Turn the floats that were no ints into ints where nothing is lost; whether any was."""
+    found = False
+    for fault in error.errors(include_url=False, include_context=False):
+        if fault["type"] != "int_type" or type(number := fault["input"]) is not float or not number.is_integer():
+            continue
+        inside: Any = given
+        *way, last = [part for part in fault["loc"] if isinstance(part, int) or part in given]  # without the names of a union's members
+        for part in way:
+            inside = inside[part]
+        inside[last] = int(number)
+        found = True
+    return found
 
 
 def _field_error(error: ValidationError) -> RequestError:

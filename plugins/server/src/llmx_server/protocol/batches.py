@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from llmx.errors import RequestError
 from llmx_server.batch_lines import ENDPOINTS
-from llmx_server.body import shorten
+from llmx_server.body import shorten, whole
 from llmx_server.protocol.metadata import check_metadata
 
 __all__ = ["BatchRequest", "expiry"]
@@ -46,8 +46,9 @@ def expiry(anchor: Any, seconds: Any, name: str) -> int:
     """`seconds`, checked. Raises RequestError naming the field."""
     if anchor != "created_at":
         raise RequestError(f"{name}.anchor is {shorten(anchor)}: it must be created_at", field=name)
+    seconds = whole(seconds)
     try:
-        value = int(seconds)
+        value = 0 if isinstance(seconds, float) else int(seconds)
     except (TypeError, ValueError):
         value = 0
     if not _MIN_EXPIRY_S <= value <= _MAX_EXPIRY_S:

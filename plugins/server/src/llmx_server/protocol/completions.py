@@ -9,7 +9,7 @@ from typing import Any
 from llmx.engine.outputs import CompletionOutput
 from llmx.errors import RequestError
 from llmx.sampling_params import MAX_N, SamplingParams
-from llmx_server.body import shorten
+from llmx_server.body import shorten, whole
 from llmx_server.protocol.sampling import SamplingFields, within_logprob_limit
 
 __all__ = ["DEFAULT_MAX_TOKENS", "MAX_PROMPTS", "CompletionRequest", "completion_choice"]
@@ -34,7 +34,7 @@ class CompletionRequest(SamplingFields):
         if not isinstance(prompt, list) or not prompt:
             shapes = "a string, a list of strings, a list of token ids or a list of such lists"
             raise RequestError(f"prompt is {shorten(prompt)}: it must be {shapes}", field="prompt")
-        if type(prompt[0]) is int:
+        if type(whole(prompt[0])) is int:
             return [_token_ids(prompt, "prompt")]
         if len(prompt) > MAX_PROMPTS:
             raise RequestError(f"prompt has {len(prompt)} prompts: at most {MAX_PROMPTS} are allowed in one request", field="prompt")
@@ -99,7 +99,8 @@ def completion_choice(index: int, text: str, logprobs: dict[str, Any] | None, an
 def _token_ids(items: Any, place: str) -> list[int]:
     if not isinstance(items, list):
         raise RequestError(f"{place} is {shorten(items)}: it must be a list of token ids", field="prompt")
-    for index, item in enumerate(items):
+    ids = [whole(item) for item in items]
+    for index, item in enumerate(ids):
         if type(item) is not int:
             raise RequestError(f"{place}[{index}] is {shorten(item)}: a token id must be a whole number", field="prompt")
-    return items
+    return ids

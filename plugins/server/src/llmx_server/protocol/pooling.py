@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from llmx.errors import RequestError
 from llmx.pooling_params import PoolingParams
-from llmx_server.body import shorten
+from llmx_server.body import shorten, whole
 from llmx_server.protocol.sampling import checked_request_id, checked_salt
 
 __all__ = [
@@ -63,7 +63,7 @@ class InputFields(PoolingFields):
     def inputs(self) -> list[str | list[int]]:
         """Each text, or its token ids. Raises RequestError for any other shape, for nothing and for too many."""
         value = self.input
-        if isinstance(value, str) or (isinstance(value, list) and value and type(value[0]) is int):
+        if isinstance(value, str) or (isinstance(value, list) and value and type(whole(value[0])) is int):
             value = [value]
         if not isinstance(value, list) or not value:
             shapes = "a string, a list of strings, a list of token ids or a list of such lists"
@@ -165,6 +165,7 @@ def _text_or_ids(item: Any, place: str) -> str | list[int]:
         if not item:
             raise RequestError(f"{place} is empty: it must have at least one character", field="input")
         return item
-    if not isinstance(item, list) or not item or any(type(token) is not int for token in item):
+    ids = [whole(token) for token in item] if isinstance(item, list) else []
+    if not ids or any(type(token) is not int for token in ids):
         raise RequestError(f"{place} is {shorten(item)}: it must be a string or a list of token ids", field="input")
-    return item
+    return ids
