@@ -173,7 +173,7 @@ def torch_imports(tree: Tree) -> list[str]:
 # distributions whose import name differs from their own
 IMPORT_NAMES = {"pyzmq": "zmq", "pyyaml": "yaml"}
 # libraries whose documented interface another one hands on, in the range that it pins itself
-HANDED_ON = {"starlette": "fastapi", "pydantic_core": "pydantic"}
+HANDED_ON = {"pydantic_core": "pydantic"}
 
 
 def undeclared(tree: Tree) -> list[str]:

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 
 import httpx
 from fake_engine import FakeEngine
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from llmx.config import EngineConfig, ServerConfig
 from llmx_server import create_app
 
 
-def http_of(app: FastAPI) -> httpx.AsyncClient:
+def http_of(app: ASGIApp) -> httpx.AsyncClient:
     """A client of an application; a fault of the server is its 500, as over a socket."""
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://test")
 

@@ -69,20 +69,11 @@ async def test_what_is_open_is_named_and_every_other_route_is_guarded(engine: Fa
                     guarded += 1
                     assert status == 401, (method, path)
     assert guarded > 12 and opened > len(PAGE_PATHS)
-    assert [route.path for route in _all(app.routes) if isinstance(route, WebSocketRoute)] == ["/v1/chat/ws"]  # test_chat_socket covers it
+    assert [route.path for route in app.routes if isinstance(route, WebSocketRoute)] == ["/v1/chat/ws"]  # test_chat_socket covers it
 
 
 def _routes(app: object) -> list[Route]:
-    return [route for route in _all(app.routes) if isinstance(route, Route)]  # type: ignore[attr-defined]
-
-
-def _all(routes: list[object]) -> list[object]:
-    """Routes, those of included routers and mounts too."""
-    found: list[object] = []
-    for route in routes:
-        inner = getattr(route, "routes", None) or getattr(getattr(route, "original_router", None), "routes", None)
-        found += _all(inner) if inner else [route]
-    return found
+    return [route for route in app.routes if isinstance(route, Route)]  # type: ignore[attr-defined]
 
 
 async def test_engine_state(client: httpx.AsyncClient, engine: FakeEngine) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
 
 from llmx.config import EngineConfig
 from llmx.errors import LlmxError
@@ -26,21 +27,52 @@ from llmx_server.request_id import RequestId
 from llmx_server.response_store import ResponseStore
 from llmx_server.routes import batches, chat, chat_batch, chat_socket, completions, files, invocations, messages, models, ops, responses, tokenize
 from llmx_server.routes.pooled import router as pooled
+from llmx_server.routing import HttpRoute
 from llmx_server.served_models import ServedModels
 from llmx_server.serving import Host, Phase, Serving, serving_of
 from llmx_server.socket_guard import SameOrigin
-from llmx_server.version import version
 from llmx_server.web import page
 
 if TYPE_CHECKING:
     from llmx.engine.async_engine import AsyncEngine
 
-__all__ = ["create_app", "unguarded"]
+__all__ = ["Application", "create_app", "unguarded"]
 
 _log = logging.getLogger("llmx.server")
 
 
-def create_app(engine: AsyncEngine, config: EngineConfig, *, others: Sequence[tuple[AsyncEngine, EngineConfig]] = (), phase: Phase = "ready") -> FastAPI:
+class Application(Starlette):
+    """The server's routes. Requests that come with `root_path` in front are taken without it."""
+
+    def __init__(self, routes: Sequence[BaseRoute], root_path: str) -> None:
+        described = HttpRoute("/openapi.json", self._answer_openapi, ["GET"], shown=False)
+        handlers = {LlmxError: _on_llmx_error, HTTPException: _on_http_exception, ClientDisconnect: _on_disconnect, Exception: _on_exception}
+        super().__init__(routes=[*routes, described], exception_handlers=handlers)
+        self._root_path = root_path
+        self._openapi: dict[str, Any] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a connection."""
+        if self._root_path:
+            scope["root_path"] = self._root_path
+        await super().__call__(scope, receive, send)
+
+    def openapi(self) -> dict[str, Any]:
+        """The document of /openapi.json; it is made again when other models are served."""
+        # Read only when somebody asks: building the types of all answers takes as long as the rest of the start.
+        from llmx_server.openapi.document import describe
+
+        models: ServedModels = self.state.models
+        names = [] if models.host.phase == "loading" else models.names
+        if self._openapi is None or self._openapi["info"]["x-models"] != names:
+            self._openapi = describe(self.routes, models, names)
+        return self._openapi
+
+    async def _answer_openapi(self, request: Request) -> Response:
+        return JsonResponse(self.openapi())
+
+
+def create_app(engine: AsyncEngine, config: EngineConfig, *, others: Sequence[tuple[AsyncEngine, EngineConfig]] = (), phase: Phase = "ready") -> Application:
     """The application for an engine, and for `others` beside it, each with its model. The settings of the server are those of `config`.
 
     With phase "loading" the engines may still be starting; lifecycle.serve sets it ready. The models that the routes use are `app.state.models`.
@@ -49,7 +81,6 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, others: Sequence[tu
     serving = models.default
     app = _routed(config.server.root_path)
     app.state.models = models
-    app.openapi = partial(_openapi, app)  # type: ignore[method-assign]  # FastAPI's documented way
     app.state.responses = ResponseStore(config.server.response_store_bytes, config.server.response_max_age_s)
     keyed = config.server.api_keys or config.server.api_key_file
     callers = Callers(KeyRing(config.server.api_keys, config.server.api_key_file)) if keyed else None
@@ -61,7 +92,7 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, others: Sequence[tu
     return app
 
 
-def unguarded(app: FastAPI) -> FastAPI:
+def unguarded(app: Application) -> Application:
     """The same application without its middleware, for requests from inside: whoever causes them has shown a key already."""
     inner = _routed()
     inner.state = app.state
@@ -78,28 +109,10 @@ def _served(engine: AsyncEngine, config: EngineConfig, others: Sequence[tuple[As
     return models
 
 
-def _routed(root_path: str = "") -> FastAPI:
-    # No page that loads scripts from elsewhere: /openapi.json alone describes the API.
-    app = FastAPI(title="llmx", version=version(), docs_url=None, redoc_url=None, root_path=root_path)
-    for module in (completions, chat, chat_batch, chat_socket, messages, responses, files, batches, invocations, models, tokenize, ops, page):
-        app.include_router(module.router)
-    app.include_router(pooled)
-    app.add_exception_handler(LlmxError, _on_llmx_error)
-    app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(ClientDisconnect, _on_disconnect)
-    app.add_exception_handler(Exception, _on_exception)
-    return app
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    # Read only when somebody asks: building the types of all answers takes as long as the rest of the start.
-    from llmx_server.openapi.document import describe
-
-    models: ServedModels = app.state.models
-    names = [] if models.host.phase == "loading" else models.names
-    if app.openapi_schema is None or app.openapi_schema["info"]["x-models"] != names:
-        app.openapi_schema = describe(app, models, names)
-    return app.openapi_schema
+def _routed(root_path: str = "") -> Application:
+    routes = [route for module in (completions, chat, chat_batch, chat_socket, messages, responses, files, batches) for route in module.router.routes]
+    routes += [route for module in (invocations, models, tokenize, ops, page) for route in module.router.routes]
+    return Application([*routes, *pooled.routes], root_path)
 
 
 async def _on_llmx_error(request: Request, error: Exception) -> Response:

@@ -6,17 +6,19 @@ import asyncio
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import msgspec
 
 from llmx_server.body import MAX_BODY_BYTES, shorten
+from llmx_server.caller import Caller, acting
 from llmx_server.frames import encode
 from llmx_server.in_process import Answer, InProcess
 from llmx_server.protocol.api_fields import CHAT, COMPLETIONS, RESPONSES
+from llmx_server.turns import Turn, Turns
 
-__all__ = ["ENDPOINTS", "MAX_LINES", "Line", "Outcome", "Usage", "finished_lines", "read_lines", "run_lines"]
+__all__ = ["ENDPOINTS", "MAX_LINES", "Line", "Outcome", "Runner", "Usage", "finished_lines", "read_lines", "run_lines"]
 
 ENDPOINTS = (CHAT, COMPLETIONS, RESPONSES, "/v1/embeddings", "/v1/score", "/v1/rerank")
 MAX_LINES = 50_000  # OpenAI's limit of one batch
@@ -147,7 +149,26 @@ class _OutputLine(msgspec.Struct):
     response: _OutputResponse | None = None
 
 
-async def run_lines(lines: Iterable[Line], post: InProcess, write: Callable[[Outcome], None], *, at_once: int, leaving: Callable[[], bool]) -> None:
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Sends lines to `post` as the caller that `who` gives, which is asked for each line anew; `turns` are shared with the lines of other batches."""
+
+    post: InProcess
+    turns: Turns
+    who: Callable[[], Caller] = Caller
+
+    async def send(self, line: Line) -> Answer:
+        """The answer to a line, which waits for its caller's limits and for its turn."""
+        who = self.who()
+        turn = Turn(self.turns, who.name)
+        try:
+            with acting(replace(who, turn=turn)):
+                return await self.post.post(line.url, line.body)
+        finally:
+            turn.end()
+
+
+async def run_lines(lines: Iterable[Line], runner: Runner, write: Callable[[Outcome], None], *, at_once: int, leaving: Callable[[], bool]) -> None:
     """Run lines, `at_once` at a time, and write each outcome as it comes, in any order.
 
     leaving: the server ends; what has not been answered then is not written. Raises what `write` raises. Cancelled, it aborts what runs.
@@ -158,7 +179,7 @@ async def run_lines(lines: Iterable[Line], post: InProcess, write: Callable[[Out
         for line in waiting:
             if leaving():
                 return
-            outcome = await _outcome(line, post, leaving)
+            outcome = await _outcome(line, runner, leaving)
             if outcome is not None:
                 write(outcome)
 
@@ -167,14 +188,14 @@ async def run_lines(lines: Iterable[Line], post: InProcess, write: Callable[[Out
             group.create_task(work())
 
 
-async def _outcome(line: Line, post: InProcess, leaving: Callable[[], bool]) -> Outcome | None:
+async def _outcome(line: Line, runner: Runner, leaving: Callable[[], bool]) -> Outcome | None:
     """None when the server ends before the line is answered."""
     if line.fault is not None:
         return Outcome(line, fault=line.fault)
     tries = 0
     while True:
-        answer = await post.post(line.url, line.body)
-        if answer.status not in (429, 503):  # 429: the owner of the batch has used what it may for now
+        answer = await runner.send(line)
+        if answer.status not in (429, 503):  # of a full queue, or of an engine that starts again
             return Outcome(line, answer)
         if leaving():
             return None

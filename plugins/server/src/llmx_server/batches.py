@@ -1,10 +1,11 @@
-"""Batches: one after the other, from a file of requests to files of answers; a batch that broke off goes on at the next start."""
+"""Batches: of each key one after the other, from a file of requests to files of answers; a batch that broke off goes on at the next start."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,22 @@ from starlette.types import ASGIApp
 
 from llmx.config import EngineConfig
 from llmx.errors import RequestError
-from llmx_server.batch_lines import MAX_LINES, Outcome, Usage, finished_lines, read_lines, run_lines
+from llmx_server.batch_lines import MAX_LINES, Outcome, Runner, Usage, finished_lines, read_lines, run_lines
 from llmx_server.body import shorten
-from llmx_server.caller import Caller, acting
+from llmx_server.caller import Caller
 from llmx_server.callers import Callers
 from llmx_server.errors import NotFound
 from llmx_server.file_store import FileStore, new_id, save_json
 from llmx_server.in_process import InProcess
 from llmx_server.serving import Host
+from llmx_server.turns import Turns
 
 __all__ = ["WINDOW_S", "Batches", "start_batches"]
 
 WINDOW_S = 24 * 3600  # in which a batch must be done; OpenAI's only completion_window
 _KEPT_S = 30 * 24 * 3600  # since its creation; forgotten at a start
 _AT_ONCE = 64  # lines that run at the same time at most
+_BATCHES = 64  # that run at the same time at most, each of another key
 _ENDED = ("completed", "failed", "expired", "cancelled")
 
 _log = logging.getLogger("llmx.server")
@@ -37,7 +40,7 @@ class Batches:
 
     at_once: lines that run at the same time. leaving: the server ends.
     callers: where keys are asked for; lines run as their owner then, with what is the owner's and within the owner's limits.
-    Batches run in the order of their creation.
+    Batches of one owner run in the order of their creation, those of different owners side by side, with as many lines each.
     """
 
     def __init__(self, files: FileStore, post: InProcess, *, at_once: int, leaving: Callable[[], bool], callers: Callers | None = None) -> None:
@@ -52,19 +55,23 @@ class Batches:
                 path.unlink()
             else:
                 self._batches[batch["id"]] = batch
-        self._task: asyncio.Task[None] | None = None  # works through the batches
-        self._running: tuple[str, asyncio.Task[None]] | None = None
+        self._turns = Turns(at_once)
+        self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}  # owner -> id of the batch, and what runs it
+        self._broken: set[str] = set()  # ids of those that stopped with an error of ours
+        self._closed = False
 
     def start(self) -> None:
         """Go on with what has not ended; call it once requests are taken."""
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._work())
+        self._broken.clear()
+        self._fill()
 
     async def close(self) -> None:
         """Stop; what has not ended goes on at the next start. The folder is free then."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self._closed = True
+        tasks = [task for _, task in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self.files.close()
 
     def all(self, caller: Caller) -> list[dict[str, Any]]:
@@ -85,7 +92,7 @@ class Batches:
     def create(
         self, endpoint: str, input_file_id: str, metadata: dict[str, str] | None, output_expires_in_s: int | None, caller: Caller
     ) -> dict[str, Any]:
-        """A new batch of the caller, which runs when those before it have ended. Raises NotFound for a file that the caller does not see."""
+        """A new batch of the caller, which runs when the caller's own before it have ended. Raises NotFound for a file that the caller does not see."""
         self.files.get(input_file_id, caller, "input_file_id")
         now = int(self.files.clock())
         batch: dict[str, Any] = {
@@ -119,28 +126,30 @@ class Batches:
             raise RequestError(f"batch {shorten(batch_id)} is {batch['status']}: only one that has not ended can be cancelled", field="batch_id")
         if batch["status"] != "cancelling":
             self._becomes(batch, "cancelling")
-        if self._running is not None and self._running[0] == batch_id:
-            self._running[1].cancel()
+        running, task = self._running.get(batch.get("owner", ""), ("", None))
+        if task is not None and running == batch_id:
+            task.cancel()
         else:
             self._end(batch, "cancelled")
         return batch
 
-    async def _work(self) -> None:
-        while not self._leaving():
-            batch = next((one for one in self.all(Caller()) if one["status"] not in _ENDED), None)
-            if batch is None:
-                return
-            task = asyncio.create_task(self._run(batch))
-            self._running = (batch["id"], task)
-            try:
-                await asyncio.wait((task,))
-                if not task.cancelled() and (error := task.exception()) is not None:
-                    _log.error("batch %s stopped, it goes on when another one is created or at the next start", batch["id"], exc_info=error)
-                    return
-            finally:
-                self._running = None
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+    def _fill(self) -> None:
+        """Run the oldest batch of each owner who has none that runs."""
+        if self._closed or self._leaving():
+            return
+        for batch in self.all(Caller()):
+            owner = batch.get("owner", "")
+            if batch["status"] not in _ENDED and owner not in self._running and batch["id"] not in self._broken and len(self._running) < _BATCHES:
+                task = asyncio.create_task(self._run(batch))
+                self._running[owner] = (batch["id"], task)
+                task.add_done_callback(partial(self._ran, batch))
+
+    def _ran(self, batch: dict[str, Any], task: asyncio.Task[None]) -> None:
+        del self._running[batch.get("owner", "")]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken.add(batch["id"])
+            _log.error("batch %s stopped, it goes on when another one is created or at the next start", batch["id"], exc_info=error)
+        self._fill()
 
     async def _run(self, batch: dict[str, Any]) -> None:
         """From where it stands to its end. One that is cancelled has the status cancelling, and comes here once more."""
@@ -191,12 +200,12 @@ class Batches:
                     usage.add(outcome.answer.body)
                 batch["usage"] = usage.shown()
 
-            owner = self._callers.owner(batch.get("owner", "")) if self._callers else Caller()
-            with acting(owner), self.files.path(batch["input_file_id"], Caller()).open("rb") as file:
+            runner = Runner(self._post, self._turns, lambda: self._owner(batch))
+            with self.files.path(batch["input_file_id"], Caller()).open("rb") as file:
                 lines = read_lines(file, batch["endpoint"], frozenset(done | failed))
                 try:
                     async with asyncio.timeout(max(batch["expires_at"] - self.files.clock(), 0)):
-                        await run_lines(lines, self._post, write, at_once=self._at_once, leaving=self._leaving)
+                        await run_lines(lines, runner, write, at_once=self._at_once, leaving=self._leaving)
                     return True
                 except TimeoutError:
                     file.seek(0)
@@ -216,6 +225,9 @@ class Batches:
                 self.files.adopt(batch[key], path, name, batch["output_expires_after"], batch.get("owner", ""))
             path.unlink(missing_ok=True)
         self._becomes(batch, status)
+
+    def _owner(self, batch: dict[str, Any]) -> Caller:
+        return self._callers.owner(batch.get("owner", "")) if self._callers else Caller()
 
     def _path(self, batch: dict[str, Any], kind: str) -> Path:
         return self._folder / f"{batch['id']}.{kind}"

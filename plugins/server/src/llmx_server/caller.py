@@ -8,17 +8,22 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from llmx_server.limits import Meter
+from llmx_server.turns import Turn
 
 __all__ = ["Caller", "acting", "caller"]
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. name: of the key, "" where none is asked for. admin: sees what everybody keeps; so does the server itself, and everybody without keys."""
+    """Who asks. name: of the key, "" where none is asked for. admin: sees what everybody keeps; so does the server itself, and everybody without keys.
+
+    turn: of work that nobody waits for, the line of a batch: it is let in when the limits of the key and the others' turns allow, and not refused.
+    """
 
     name: str = ""
     admin: bool = True
     meter: Meter | None = None
+    turn: Turn | None = None
 
     def sees(self, owner: str) -> bool:
         """Whether something of this owner is there for the caller. What has no owner ("") was made without keys: with keys it is there for admins only."""
@@ -29,10 +34,15 @@ class Caller:
         if self.meter is not None:
             self.meter.check()
 
-    def admit(self, prompt_tokens: int) -> None:
-        """Let a request in, once it is known to be valid: prompt_tokens are those of all its prompts. Raises RateLimited."""
+    async def admit(self, prompt_tokens: int) -> None:
+        """Let a request in, once it is known to be valid: prompt_tokens are those of all its prompts. Raises RateLimited; with a turn it waits instead."""
+        if self.turn is None:
+            if self.meter is not None:
+                self.meter.admit(prompt_tokens)
+            return
         if self.meter is not None:
-            self.meter.admit(prompt_tokens)
+            await self.meter.admit_later(prompt_tokens)
+        await self.turn.take()  # last: what waits for its own limits takes nobody's place
 
     def used(self, tokens: int) -> None:
         """Count tokens that were generated; negative: of a prompt that was counted and then not computed."""

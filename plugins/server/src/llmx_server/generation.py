@@ -64,7 +64,7 @@ async def stream(
     interval: new tokens that an output must bring; the first and the last output of a job come at once.
     replay: nothing is shown before the end, so an engine that dies meanwhile is no reason to give up.
     """
-    caller().admit(sum(len(job.token_ids) for job in jobs))
+    await caller().admit(sum(len(job.token_ids) for job in jobs))
     if len(jobs) == 1:
         async with aclosing(paced(_run(serving, jobs[0], replay), interval)) as outputs:
             async for output in outputs:

@@ -6,6 +6,7 @@ taken at once, those of its answer as they come. So the last one let in may take
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -54,6 +55,7 @@ class Meter:
         self.name, self.limits = name, limits
         amounts = {"requests": limits.rpm, "tokens": limits.tpm}
         self._buckets = {kind: _Bucket(most, clock) for kind, most in amounts.items() if most}
+        self._order = asyncio.Lock()  # of those who wait to be let in
 
     def check(self) -> None:
         """Raise RateLimited while a request would not be let in."""
@@ -68,6 +70,13 @@ class Meter:
         if bucket := self._buckets.get("requests"):
             bucket.take(1)
         self.used(prompt_tokens)
+
+    async def admit_later(self, prompt_tokens: int) -> None:
+        """As `admit`, as soon as there is room; who asks first is let in first."""
+        async with self._order:
+            while wait := max((bucket.seconds_to(1) for bucket in self._buckets.values()), default=0.0):
+                await asyncio.sleep(wait)
+            self.admit(prompt_tokens)
 
     def used(self, tokens: int) -> None:
         """Tokens that were computed; negative: that were counted and then not computed."""

@@ -93,7 +93,7 @@ async def run_jobs(request: Request, serving: Serving, body: PoolingFields | Non
     salt = "" if body is None else body.salt()
     priority = priority if body is None else body.priority
     serving.check_priority(priority)
-    caller().admit(sum(len(job.token_ids) for job in jobs))
+    await caller().admit(sum(len(job.token_ids) for job in jobs))
     return await until_disconnect(request.receive, _gather([_run(serving, job, salt, priority) for job in jobs]))
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from llmx.config import EngineConfig
 from llmx_server.app import create_app, unguarded
-from llmx_server.batch_lines import Outcome, Usage, finished_lines, read_lines, run_lines
+from llmx_server.batch_lines import Outcome, Runner, Usage, finished_lines, read_lines, run_lines
 from llmx_server.in_process import InProcess
+from llmx_server.turns import Turns
 
 if TYPE_CHECKING:
     from llmx.engine.async_engine import AsyncEngine
@@ -63,7 +64,9 @@ async def run_file(
                 on_outcome(outcome)
 
             lines = read_lines(requests, None, frozenset(done))
-            await run_lines(lines, InProcess(lambda: unguarded(app)), write, at_once=config.scheduler.max_num_seqs, leaving=lambda: False)
+            at_once = config.scheduler.max_num_seqs
+            runner = Runner(InProcess(lambda: unguarded(app)), Turns(at_once))
+            await run_lines(lines, runner, write, at_once=at_once, leaving=lambda: False)
         counts.output_tokens = usage.output_tokens
         return counts
     finally:

@@ -1,17 +1,21 @@
-"""The OpenAPI document: FastAPI's, with what handlers read and answer by themselves."""
+"""The OpenAPI document: the routes, with what their handlers read and answer."""
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Sequence
 from typing import Any, get_args, get_origin
 
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
+from starlette.routing import BaseRoute
 
 from llmx_server.openapi import answers, kept, other
 from llmx_server.openapi.fields import OTHER_NAMES, REQUIRED, SAME_AS, field_schema
+from llmx_server.routing import HttpRoute
 from llmx_server.served_models import ServedModels
 from llmx_server.serving import Serving
+from llmx_server.version import version
 
 __all__ = ["describe"]
 
@@ -91,16 +95,31 @@ _INVOCATION = {"type": "object", "anyOf": [{"$ref": f"#/components/schemas/Body{
 _EITHER = (("prompt", "messages"), ("messages", "prompt"))
 
 
-def describe(app: FastAPI, models: ServedModels, names: list[str]) -> dict[str, Any]:
+def describe(routes: Sequence[BaseRoute], models: ServedModels, names: list[str]) -> dict[str, Any]:
     """The document, with names and sizes of the models; `names` are all of them, none while they load."""
-    document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-    document["info"]["x-models"] = names
     schemas: dict[str, Any] = {}
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            _describe(operation, f"{method.upper()} {path}", path, schemas, models)
-    document["components"] = {"schemas": schemas}
-    return document
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        if isinstance(route, HttpRoute) and route.include_in_schema:
+            for method in sorted(route.methods or ()):
+                operation = _operation(route, method)
+                _describe(operation, f"{method} {route.path_format}", route.path_format, schemas, models)
+                paths.setdefault(route.path_format, {})[method.lower()] = operation
+    info = {"title": "llmx", "version": version(), "x-models": names}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": schemas}}
+
+
+def _operation(route: HttpRoute, method: str) -> dict[str, Any]:
+    name = route.handler.__name__
+    place = re.sub(r"\W", "_", route.path_format)
+    operation: dict[str, Any] = {"summary": name.replace("_", " ").title(), "operationId": f"{name}{place}_{method.lower()}"}
+    if route.handler.__doc__:
+        operation["description"] = inspect.cleandoc(route.handler.__doc__)
+    if route.param_convertors:
+        operation["parameters"] = [{"name": key, "in": "path", "required": True, "schema": {"type": "string"}} for key in route.param_convertors]
+    if route.body is not None:  # the models are flat, so their schema stands alone
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": route.body.model_json_schema()}}}
+    return operation
 
 
 def _describe(operation: dict[str, Any], name: str, path: str, schemas: dict[str, Any], models: ServedModels) -> None:
@@ -109,7 +128,6 @@ def _describe(operation: dict[str, Any], name: str, path: str, schemas: dict[str
         queries = [{"name": key, "in": "query", "schema": schema} for key, schema in _QUERIES[name].items()]
         operation["parameters"] = [*operation.get("parameters", []), *queries]
     for parameter in operation.get("parameters", []):
-        parameter["schema"].pop("title", None)
         if (name, parameter["name"]) == ("GET /v1/models/{name}", "name") or parameter["name"] == "model":
             parameter["schema"] = _named(list(models)) or {"type": "string"}
     if name == "POST /v1/files":

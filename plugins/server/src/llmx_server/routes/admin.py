@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmx.errors import ConfigError, ModelError, PlatformError, RequestError
 from llmx_server.body import read_body, shorten
 from llmx_server.errors import JsonResponse
-from llmx_server.schema import json_body
+from llmx_server.routing import Router
 from llmx_server.served_models import ServedModels, models_of
 from llmx_server.serving import Serving
 from llmx_server.socket_guard import same_origin
 
 __all__ = ["LoadRequest", "UnloadRequest", "router"]
 
-router = APIRouter()
+router = Router()
 
 
 class LoadRequest(BaseModel):
@@ -48,7 +48,7 @@ async def list_all(request: Request) -> Response:
     return JsonResponse({"object": "list", "data": [_shown(serving) for serving in models]})
 
 
-@router.post("/v1/admin/models/load", openapi_extra=json_body(LoadRequest))
+@router.post("/v1/admin/models/load", body=LoadRequest)
 async def load(request: Request) -> Response:
     """Load a model; the answer comes when it takes requests. Nothing is fetched from the hub."""
     models = _admin(request)
@@ -63,7 +63,7 @@ async def load(request: Request) -> Response:
         raise RequestError(f"the model cannot be loaded: {error}", field=getattr(error, "field", None) or "model") from error
 
 
-@router.post("/v1/admin/models/unload", openapi_extra=json_body(UnloadRequest))
+@router.post("/v1/admin/models/unload", body=UnloadRequest)
 async def unload(request: Request) -> Response:
     """Serve a model no more; its memory is free when the answer comes."""
     models = _admin(request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmx_server.body import read_body
@@ -14,17 +14,17 @@ from llmx_server.protocol.batches import BatchRequest
 from llmx_server.protocol.extra_fields import warning_header
 from llmx_server.protocol.pages import page_of
 from llmx_server.routes.files import batches_of
-from llmx_server.schema import json_body
+from llmx_server.routing import Router
 from llmx_server.served_models import models_of
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = Router()
 
 _MOST, _DEFAULT = 100, 20  # batches in one page
 
 
-@router.post("/v1/batches", openapi_extra=json_body(BatchRequest))
+@router.post("/v1/batches", body=BatchRequest)
 async def create_batch(request: Request) -> Response:
     """Answer a file of requests, when there is room for them."""
     batches = batches_of(request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmx_server.chat_answers import whole_of
@@ -15,16 +15,16 @@ from llmx_server.generation import collect
 from llmx_server.protocol.api_fields import CHAT
 from llmx_server.protocol.chat import ChatRequest
 from llmx_server.protocol.extra_fields import warning_header
-from llmx_server.schema import json_body
+from llmx_server.routing import Router
 from llmx_server.served_models import open_body
 from llmx_server.sse import EventStream
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = Router()
 
 
-@router.post(CHAT, openapi_extra=json_body(ChatRequest))
+@router.post(CHAT, body=ChatRequest)
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     serving, body = await open_body(request, ChatRequest)

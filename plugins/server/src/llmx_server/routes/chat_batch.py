@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmx_server.chat_answers import choices_of
@@ -15,15 +15,15 @@ from llmx_server.generation import collect
 from llmx_server.protocol.chat_batch import ChatBatchRequest
 from llmx_server.protocol.extra_fields import warning_header
 from llmx_server.protocol.usage import usage_of
-from llmx_server.schema import json_body
+from llmx_server.routing import Router
 from llmx_server.served_models import open_body
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = Router()
 
 
-@router.post("/v1/chat/completions/batch", openapi_extra=json_body(ChatBatchRequest))
+@router.post("/v1/chat/completions/batch", body=ChatBatchRequest)
 async def create_chat_batch(request: Request) -> Response:
     """Answer all conversations at once; choice i is for conversation i. One that is wrong fails all, before any runs."""
     serving, body = await open_body(request, ChatBatchRequest)

@@ -7,9 +7,9 @@ import logging
 from contextlib import aclosing
 from typing import Any
 
-from fastapi import APIRouter, WebSocket
 from pydantic_core import from_json
 from starlette.types import Message
+from starlette.websockets import WebSocket
 
 from llmx.errors import LlmxError, RequestError
 from llmx_server.body import as_model, shorten
@@ -18,11 +18,12 @@ from llmx_server.chat_job import open_chat
 from llmx_server.errors import failure_body, failure_status
 from llmx_server.frames import Frames, encode
 from llmx_server.protocol.chat import ChatRequest
+from llmx_server.routing import Router
 from llmx_server.served_models import ServedModels, models_of
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = Router()
 
 _GOING_AWAY = 1001
 _log = logging.getLogger("llmx.server")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmx.engine.pooling_outputs import as_json
@@ -19,12 +19,12 @@ from llmx_server.protocol.pooling import texts_of
 from llmx_server.protocol.pooling_fields import pooling_field
 from llmx_server.protocol.pooling_routes import COHERE_EMBED
 from llmx_server.protocol.usage import response_head
-from llmx_server.schema import json_body
+from llmx_server.routing import Router
 from llmx_server.served_models import open_body
 
 __all__ = ["CohereEmbedRequest", "router"]
 
-router = APIRouter()
+router = Router()
 _TYPES = ("float", "base64", "binary", "ubinary")
 
 
@@ -71,7 +71,7 @@ def _joined(item: Any, place: str) -> str:
     return "\n".join(part["text"] for part in parts)
 
 
-@router.post(COHERE_EMBED, openapi_extra=json_body(CohereEmbedRequest))
+@router.post(COHERE_EMBED, body=CohereEmbedRequest)
 async def create_cohere_embeddings(request: Request) -> Response:
     """The vector of each text, in every type that was asked for."""
     serving, body = await open_body(request, CohereEmbedRequest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmx_server.completion_chunks import completion_choices, completion_events
@@ -15,17 +15,17 @@ from llmx_server.protocol.api_fields import COMPLETIONS
 from llmx_server.protocol.completions import CompletionRequest
 from llmx_server.protocol.extra_fields import check_extra, warning_header
 from llmx_server.protocol.usage import response_head, usage_of
-from llmx_server.schema import json_body
+from llmx_server.routing import Router
 from llmx_server.served_models import open_body
 from llmx_server.serving import Serving
 from llmx_server.sse import EventStream
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = Router()
 
 
-@router.post(COMPLETIONS, openapi_extra=json_body(CompletionRequest))
+@router.post(COMPLETIONS, body=CompletionRequest)
 async def create_completion(request: Request) -> Response:
     """Continue one or several prompts."""
     serving, body = await open_body(request, CompletionRequest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmx.engine.pooling_outputs import as_json
@@ -18,16 +18,16 @@ from llmx_server.protocol.pooling import ClassifyRequest, EmbeddingRequest, Inpu
 from llmx_server.protocol.pooling_fields import pooling_field
 from llmx_server.protocol.pooling_routes import CLASSIFY, EMBEDDINGS, POOLING
 from llmx_server.protocol.usage import response_head
-from llmx_server.schema import json_body
+from llmx_server.routing import Router
 from llmx_server.served_models import open_body
 from llmx_server.serving import Serving
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = Router()
 
 
-@router.post(EMBEDDINGS, openapi_extra=json_body(EmbeddingRequest))
+@router.post(EMBEDDINGS, body=EmbeddingRequest)
 async def create_embeddings(request: Request) -> Response:
     """The vector of each text."""
     serving, body = await open_body(request, EmbeddingRequest)
@@ -36,7 +36,7 @@ async def create_embeddings(request: Request) -> Response:
     return await _each(request, serving, body, params, EMBEDDINGS, ("embd", "embedding", "embedding"))
 
 
-@router.post(POOLING, openapi_extra=json_body(PoolingRequest))
+@router.post(POOLING, body=PoolingRequest)
 async def create_pooling(request: Request) -> Response:
     """What the model gives for each text: a vector, scores, or one of these per token."""
     serving, body = await open_body(request, PoolingRequest)
@@ -45,7 +45,7 @@ async def create_pooling(request: Request) -> Response:
     return await _each(request, serving, body, params, POOLING, ("pool", "pooling", "data"))
 
 
-@router.post(CLASSIFY, openapi_extra=json_body(ClassifyRequest))
+@router.post(CLASSIFY, body=ClassifyRequest)
 async def create_classification(request: Request) -> Response:
     """The label of each text, and a number for every label."""
     serving, body = await open_body(request, ClassifyRequest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from llmx.errors import RequestError
@@ -16,11 +16,12 @@ from llmx_server.errors import JsonResponse, NotFound
 from llmx_server.file_store import MAX_FILE_BYTES
 from llmx_server.protocol.batches import expiry
 from llmx_server.protocol.pages import page_of
+from llmx_server.routing import Router
 from llmx_server.upload import read_upload
 
 __all__ = ["batches_of", "router"]
 
-router = APIRouter()
+router = Router()
 
 _MOST = 10_000  # files in one page
 

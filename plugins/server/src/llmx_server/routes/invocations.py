@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
 from pydantic_core import from_json
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -13,11 +13,12 @@ from llmx.errors import RequestError
 from llmx_server.body import read_bytes
 from llmx_server.protocol.api_fields import CHAT, COMPLETIONS, RESPONSES
 from llmx_server.protocol.pooling_routes import EMBEDDINGS, RERANK, SCORE
+from llmx_server.routing import Router
 from llmx_server.served_models import models_of
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = Router()
 
 # The first whose fields are all there. `input` is a text to answer, or to make vectors of where the model does that.
 _PATHS: tuple[tuple[frozenset[str], str], ...] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmx_server.answer_form import CallIds
@@ -16,16 +16,16 @@ from llmx_server.generation import collect
 from llmx_server.protocol.anthropic import MessagesRequest, content_blocks, stop_of, usage_counts
 from llmx_server.protocol.extra_fields import warning_header
 from llmx_server.protocol.usage import response_head
-from llmx_server.schema import json_body
+from llmx_server.routing import Router
 from llmx_server.served_models import open_body
 from llmx_server.sse import EventStream
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = Router()
 
 
-@router.post("/v1/messages", openapi_extra=json_body(MessagesRequest))
+@router.post("/v1/messages", body=MessagesRequest)
 async def create_message(request: Request) -> Response:
     """Answer a conversation, Anthropic's way."""
     serving, body = await open_body(request, MessagesRequest)
@@ -45,7 +45,7 @@ async def create_message(request: Request) -> Response:
     return JsonResponse(whole, headers=headers)
 
 
-@router.post("/v1/messages/count_tokens", openapi_extra=json_body(MessagesRequest))
+@router.post("/v1/messages/count_tokens", body=MessagesRequest)
 async def count_tokens(request: Request) -> Response:
     """Tokens of the prompt that a message request would make."""
     serving, body = await open_body(request, MessagesRequest)

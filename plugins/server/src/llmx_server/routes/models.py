@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmx_server.errors import JsonResponse
+from llmx_server.routing import Router
 from llmx_server.served_models import models_of
 from llmx_server.serving import Serving
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = Router()
 
 
 @router.get("/v1/models")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmx.engine.outputs import EngineStats
@@ -13,14 +13,15 @@ from llmx_server.engine_state import engine_state
 from llmx_server.errors import RETRY_AFTER_S, JsonResponse
 from llmx_server.metrics import CONTENT_TYPE_LATEST
 from llmx_server.routes import admin
+from llmx_server.routing import Router
 from llmx_server.served_models import models_of
 from llmx_server.serving import Serving
 from llmx_server.version import version
 
 __all__ = ["router"]
 
-router = APIRouter()
-router.include_router(admin.router)
+router = Router()
+router.routes += admin.router.routes
 
 _STATES = {"asleep": "asleep", "idle": "unloaded, until a request comes"}
 _WHY = {"loading": "the model is still loading", "draining": "the server is shutting down: running requests may finish, new ones are refused"}
@@ -41,7 +42,7 @@ async def ready(request: Request) -> Response:
 
 
 @router.get("/version")
-async def show_version() -> Response:
+async def show_version(request: Request) -> Response:
     """The version of this server."""
     return JsonResponse({"version": version()})
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from llmx_server.routes import cohere, embeddings, score
+from llmx_server.routing import Router
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = Router()
 for _module in (embeddings, score, cohere):
-    router.include_router(_module.router)
+    router.routes += _module.router.routes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmx.errors import RequestError
@@ -21,18 +21,18 @@ from llmx_server.protocol.responses import ResponsesRequest
 from llmx_server.response_job import response_job
 from llmx_server.response_runs import ResponseRun
 from llmx_server.response_store import Record, ResponseStore
-from llmx_server.schema import json_body
+from llmx_server.routing import Router
 from llmx_server.served_models import open_body
 from llmx_server.sse import EventStream
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = Router()
 
 _MAX_PAGE = 100  # OpenAI's limit of one page of input items
 
 
-@router.post(RESPONSES, openapi_extra=json_body(ResponsesRequest))
+@router.post(RESPONSES, body=ResponsesRequest)
 async def create_response(request: Request) -> Response:
     """Answer an input, whole, streamed or in the background."""
     serving, body = await open_body(request, ResponsesRequest)
@@ -60,7 +60,7 @@ async def create_response(request: Request) -> Response:
     return JsonResponse(await until_disconnect(request.receive, run.whole()), headers=headers)
 
 
-@router.post("/v1/responses/input_tokens", openapi_extra=json_body(ResponsesRequest))
+@router.post("/v1/responses/input_tokens", body=ResponsesRequest)
 async def count_input_tokens(request: Request) -> Response:
     """Tokens of the prompt that a request would make."""
     serving, body = await open_body(request, ResponsesRequest)

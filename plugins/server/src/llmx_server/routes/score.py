@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmx.engine.llm_pooling import similarity
@@ -19,17 +19,17 @@ from llmx_server.protocol.pooling import PairFields, RerankRequest, ScoreRequest
 from llmx_server.protocol.pooling_fields import pooling_field
 from llmx_server.protocol.pooling_routes import RERANK, SCORE
 from llmx_server.protocol.usage import response_head
-from llmx_server.schema import json_body
+from llmx_server.routing import Router
 from llmx_server.served_models import open_body
 from llmx_server.serving import Serving
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = Router()
 
 
-@router.post(SCORE, openapi_extra=json_body(ScoreRequest))
-@router.post("/v1/score", openapi_extra=json_body(ScoreRequest))
+@router.post(SCORE, body=ScoreRequest)
+@router.post("/v1/score", body=ScoreRequest)
 async def create_score(request: Request) -> Response:
     """A score for each pair of texts."""
     serving, body = await open_body(request, ScoreRequest)
@@ -41,9 +41,9 @@ async def create_score(request: Request) -> Response:
     return JsonResponse({**head, "data": data, "usage": token_usage(outputs)}, headers=headers)
 
 
-@router.post(RERANK, openapi_extra=json_body(RerankRequest))
-@router.post("/v1/rerank", openapi_extra=json_body(RerankRequest))
-@router.post("/v2/rerank", openapi_extra=json_body(RerankRequest))
+@router.post(RERANK, body=RerankRequest)
+@router.post("/v1/rerank", body=RerankRequest)
+@router.post("/v2/rerank", body=RerankRequest)
 async def create_ranking(request: Request) -> Response:
     """The documents, those that fit the query best first; of equal ones the earlier."""
     serving, body = await open_body(request, RerankRequest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmx.errors import RequestError
@@ -10,15 +10,15 @@ from llmx_server.errors import JsonResponse
 from llmx_server.protocol.api_fields import CHAT
 from llmx_server.protocol.extra_fields import check_extra, warning_header
 from llmx_server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
-from llmx_server.schema import json_body
+from llmx_server.routing import Router
 from llmx_server.served_models import open_body
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = Router()
 
 
-@router.post("/tokenize", openapi_extra=json_body(TokenizeRequest))
+@router.post("/tokenize", body=TokenizeRequest)
 async def tokenize(request: Request) -> Response:
     """Token ids of a text or of a rendered conversation."""
     serving, body = await open_body(request, TokenizeRequest)
@@ -33,7 +33,7 @@ async def tokenize(request: Request) -> Response:
     return JsonResponse({"count": len(tokens), "max_model_len": serving.engine.info.max_model_len, "tokens": tokens, "token_strs": strings}, headers=headers)
 
 
-@router.post("/detokenize", openapi_extra=json_body(DetokenizeRequest))
+@router.post("/detokenize", body=DetokenizeRequest)
 async def detokenize(request: Request) -> Response:
     """The text of token ids, special tokens included."""
     serving, body = await open_body(request, DetokenizeRequest)

@@ -6,8 +6,10 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
+
+from llmx_server.routing import Router
 
 __all__ = ["PAGE_PATHS", "router"]
 
@@ -43,10 +45,9 @@ _HEADERS = {
 # Exactly these paths need no API key.
 PAGE_PATHS = frozenset({"/", *(f"/web/{name}" for name in _FILES if name != "index.html")})
 
-router = APIRouter(include_in_schema=False)
+router = Router()
 
 
-@router.api_route("/", methods=["GET", "HEAD"])
 async def page(request: Request) -> Response:
     """The page."""
     return _answer(request, "index.html")
@@ -56,8 +57,9 @@ async def _asset(request: Request) -> Response:
     return _answer(request, request.scope["path"].rpartition("/")[2])
 
 
+router.add("/", page, "GET", "HEAD", shown=False)
 for _path in sorted(PAGE_PATHS - {"/"}):
-    router.add_api_route(_path, _asset, methods=["GET", "HEAD"], name=_path)
+    router.add(_path, _asset, "GET", "HEAD", shown=False)
 
 
 def _answer(request: Request, name: str) -> Response:
