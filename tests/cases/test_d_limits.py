@@ -96,6 +96,16 @@ def test_b077_an_error_before_and_after_the_first_token(echo: Api) -> None:
     echo.alive()
 
 
+def test_a_request_that_leaves_itself_no_token_is_its_own_fault(echo: Api) -> None:
+    """Nobody can know it before the mask meets the form."""
+    body = {"prompt": [RED], "allowed_token_ids": [RED], "structured_outputs": {"choice": ["12345"]}}
+    for stream in (False, True):
+        answer = echo.post(COMPLETIONS, {**body, "stream": stream})
+        assert answer.status_code == 400 and answer.json()["error"]["code"] == "nothing_allowed", answer.text
+        assert "allowed_token_ids" in answer.json()["error"]["message"]
+    echo.alive()
+
+
 @pytest.mark.parametrize("depth", [4000, 100_000])
 def test_b079_deep_bodies(echo: Api, depth: int) -> None:
     for field in (b"tools", b"foo"):

@@ -18,7 +18,7 @@ from llmx.engine.accounting import Accounting
 from llmx.engine.constrain import constrain
 from llmx.engine.masks import LateMasks
 from llmx.engine.messages import Abort, Add, SeqOutput
-from llmx.engine.outputs import EngineStats
+from llmx.engine.outputs import NOTHING_ALLOWED, EngineStats
 from llmx.engine.pooling import Pooler
 from llmx.errors import PromptTooLong, QueueTimeout, RequestError
 from llmx.executor.base import Executor, Ticket
@@ -38,7 +38,7 @@ __all__ = ["Engine"]
 
 _FAILURES = {
     int(Status.NAN): "the model produced NaN or infinite logits for this request",
-    int(Status.MASK_DEAD): "no token may be drawn: allowed_token_ids, logit_bias or the grammar exclude the whole vocabulary",
+    int(Status.MASK_DEAD): NOTHING_ALLOWED,
     int(Status.KV_LOAD_FAILED): "KV pages of this request could not be loaded",
 }
 

@@ -11,9 +11,21 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Literal
 
-__all__ = ["STEP_TOKEN_BOUNDS", "CompletionOutput", "EngineStats", "FinishReason", "Logprob", "RequestMetrics", "RequestOutput", "TokenLogprobs"]
+__all__ = [
+    "NOTHING_ALLOWED",
+    "STEP_TOKEN_BOUNDS",
+    "CompletionOutput",
+    "EngineStats",
+    "FinishReason",
+    "Logprob",
+    "RequestMetrics",
+    "RequestOutput",
+    "TokenLogprobs",
+]
 
 STEP_TOKEN_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+# The error of an answer whose own limits left it no token: its request is at fault, not the engine.
+NOTHING_ALLOWED = "no token may be drawn: allowed_token_ids, logit_bias or the grammar exclude the whole vocabulary"
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 

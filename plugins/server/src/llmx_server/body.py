@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, from_json
 from starlette.requests import Request
 
 from llmx.errors import RequestError
 from llmx_server.errors import BodyTooLarge
 
-__all__ = ["MAX_BODY_BYTES", "as_model", "read_body", "read_bytes", "shorten", "whole"]
+__all__ = ["MAX_BODY_BYTES", "BodyModel", "as_model", "read_body", "read_bytes", "shorten", "whole"]
 
 MAX_BODY_BYTES = 32 * 2**20  # far above any prompt that fits a context, far below what hurts
 _SHOWN = 80  # characters of a value that an error message repeats
 
 M = TypeVar("M", bound=BaseModel)
+
+
+class BodyModel(BaseModel):
+    """What bodies have in common: no value is turned into another type, and fields that no model declares are kept for extra_fields.py.
+
+    A model is built with the first body that needs it: a server never sees most kinds, and building all takes a tenth of its start.
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=(), defer_build=True)
 
 
 async def read_body(request: Request, model: type[M]) -> M:

@@ -13,6 +13,7 @@ __all__ = [
     "RETRY_AFTER_S",
     "BodyTooLarge",
     "GenerationFailed",
+    "NothingAllowed",
     "JsonResponse",
     "ModelAsleep",
     "NotFound",
@@ -62,6 +63,10 @@ class GenerationFailed(RequestError):
     """The engine ended this request with an error of its own."""
 
     status = 500
+
+
+class NothingAllowed(RequestError):
+    """The request's own limits left no token to draw, which shows only while it runs."""
 
 
 class RateLimited(RequestError):
@@ -114,6 +119,7 @@ def _code(error: RequestError) -> str | None:
         (ModelAsleep, "model_asleep"),
         (NotReady, "not_ready"),
         (GenerationFailed, "generation_failed"),
+        (NothingAllowed, "nothing_allowed"),
         (BodyTooLarge, "body_too_large"),
         (RateLimited, "rate_limit_exceeded"),
     )

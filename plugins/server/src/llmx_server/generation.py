@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from llmx.engine.outputs import CompletionOutput, RequestOutput
+from llmx.engine.outputs import NOTHING_ALLOWED, CompletionOutput, RequestOutput
 from llmx.errors import EngineDead, QueueTimeout, RequestError, RequestTimeout
 from llmx_server.caller import caller
-from llmx_server.errors import GenerationFailed
+from llmx_server.errors import GenerationFailed, NothingAllowed
 from llmx_server.jobs import Job
 from llmx_server.pacing import paced
 from llmx_server.serving import Serving
@@ -28,11 +28,12 @@ class Answers:
         self.output: RequestOutput | None = None
 
     def update(self, output: RequestOutput) -> None:
-        """Takes over an output. Raises GenerationFailed when an answer ended with an error."""
+        """Takes over an output. Raises GenerationFailed, or NothingAllowed, when an answer ended with an error."""
         self.output = output
         for answer in output.outputs:
             if answer.finish_reason in ("error", "abort"):
-                raise GenerationFailed(answer.error or f"the engine ended this request ({answer.finish_reason})")
+                kind = NothingAllowed if answer.error == NOTHING_ALLOWED else GenerationFailed
+                raise kind(answer.error or f"the engine ended this request ({answer.finish_reason})")
             self.by_index[answer.index] = answer
 
     @property

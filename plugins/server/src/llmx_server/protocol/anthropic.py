@@ -6,11 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from llmx.answers.events import Answer
 from llmx.errors import RequestError
-from llmx_server.body import shorten
+from llmx_server.body import BodyModel, shorten
 from llmx_server.protocol.anthropic_blocks import messages_from, system_text
 from llmx_server.protocol.chat import ChatRequest
 
@@ -19,10 +17,8 @@ __all__ = ["MessagesRequest", "content_blocks", "stop_of", "usage_counts"]
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-class MessagesRequest(BaseModel):
+class MessagesRequest(BodyModel):
     """A body of /v1/messages."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     messages: list[Any]
     model: str | None = None

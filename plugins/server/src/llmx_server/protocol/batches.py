@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from llmx.errors import RequestError
 from llmx_server.batch_lines import ENDPOINTS
-from llmx_server.body import shorten, whole
+from llmx_server.body import BodyModel, shorten, whole
 from llmx_server.protocol.metadata import check_metadata
 
 __all__ = ["BatchRequest", "expiry"]
@@ -16,10 +14,8 @@ __all__ = ["BatchRequest", "expiry"]
 _MIN_EXPIRY_S, _MAX_EXPIRY_S = 3600, 30 * 24 * 3600  # OpenAI's limits
 
 
-class BatchRequest(BaseModel):
+class BatchRequest(BodyModel):
     """A body of POST /v1/batches."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     input_file_id: str
     endpoint: str

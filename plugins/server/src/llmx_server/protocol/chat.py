@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from llmx.engine.outputs import CompletionOutput, TokenLogprobs
 from llmx.errors import RequestError
 from llmx.sampling_params import SamplingParams
-from llmx_server.body import shorten
+from llmx_server.body import BodyModel, shorten
 from llmx_server.protocol.logprobs import chat_logprobs
 from llmx_server.protocol.messages import messages_of
 from llmx_server.protocol.sampling import SamplingFields, within_logprob_limit
@@ -25,10 +23,8 @@ _RESERVED_KWARGS = frozenset(
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
-class TemplateFields(BaseModel):
+class TemplateFields(BodyModel):
     """What a request with messages says about rendering them."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     messages: list[Any]
     add_generation_prompt: bool | None = None  # None: unless the final message is continued

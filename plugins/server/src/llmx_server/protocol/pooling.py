@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from llmx.errors import RequestError
 from llmx.pooling_params import PoolingParams
-from llmx_server.body import shorten, whole
+from llmx_server.body import BodyModel, shorten, whole
 from llmx_server.protocol.sampling import checked_request_id, checked_salt
 
 __all__ = [
@@ -28,10 +26,8 @@ MAX_INPUTS = 2048  # OpenAI's limit for the texts of one request
 _SIDES = {"queries": ("queries", "data_1", "text_1"), "documents": ("documents", "items", "data_2", "text_2")}
 
 
-class PoolingFields(BaseModel):
+class PoolingFields(BodyModel):
     """Fields of all routes. null is the same as absent; types are strict."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     model: str | None = None
     use_activation: bool | None = None

@@ -6,11 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from llmx.errors import RequestError
 from llmx.sampling_params import SamplingParams
-from llmx_server.body import shorten
+from llmx_server.body import BodyModel, shorten
 from llmx_server.protocol.chat import ChatRequest
 from llmx_server.protocol.metadata import check_metadata
 from llmx_server.protocol.sampling import within_logprob_limit
@@ -41,10 +39,8 @@ _IN_TEXT = (
 )
 
 
-class ResponsesRequest(BaseModel):
+class ResponsesRequest(BodyModel):
     """A body of /v1/responses."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     input: str | list[Any]
     model: str | None = None

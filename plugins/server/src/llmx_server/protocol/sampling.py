@@ -6,11 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from llmx.errors import RequestError
 from llmx.sampling_params import SamplingParams
-from llmx_server.body import shorten
+from llmx_server.body import BodyModel, shorten
 from llmx_server.protocol.structured import structured_params
 
 __all__ = ["MAX_LOGPROBS", "MAX_STOPS", "SamplingFields", "checked_request_id", "checked_salt", "within_logprob_limit"]
@@ -61,10 +59,8 @@ def checked_request_id(name: str) -> str:
     return name
 
 
-class SamplingFields(BaseModel):
+class SamplingFields(BodyModel):
     """Fields with the same meaning on both routes. null is the same as absent; types are strict (no "1" for 1)."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     model: str | None = None
     n: int | None = None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
+from llmx_server.body import BodyModel
 from llmx_server.protocol.chat import TemplateFields
 
 __all__ = ["DetokenizeRequest", "TokenizeRequest"]
@@ -21,10 +20,8 @@ class TokenizeRequest(TemplateFields):
     return_token_strs: bool = False
 
 
-class DetokenizeRequest(BaseModel):
+class DetokenizeRequest(BodyModel):
     """Token ids to decode."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     model: str | None = None
     tokens: list[int]

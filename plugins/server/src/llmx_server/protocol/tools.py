@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from llmx.answers.forced import any_calls_schema
 from llmx.errors import RequestError
 from llmx.structured_params import StructuredOutputsParams
-from llmx_server.body import shorten
+from llmx_server.body import BodyModel, shorten
 
 __all__ = ["MAX_TOOLS", "ToolChoice", "ToolFields", "Tools"]
 
@@ -45,10 +43,8 @@ class Tools:
         return None
 
 
-class ToolFields(BaseModel):
+class ToolFields(BodyModel):
     """Fields about tools and reasoning."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None

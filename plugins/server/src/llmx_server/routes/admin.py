@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
 from llmx.errors import ConfigError, ModelError, PlatformError, RequestError
-from llmx_server.body import read_body, shorten
+from llmx_server.body import BodyModel, read_body, shorten
 from llmx_server.errors import JsonResponse
 from llmx_server.routing import Router
 from llmx_server.served_models import ServedModels, models_of
@@ -24,18 +24,16 @@ __all__ = ["LoadRequest", "UnloadRequest", "router"]
 router = Router()
 
 
-class LoadRequest(BaseModel):
+class LoadRequest(BodyModel):
     """A model to serve from now on; every further field is an option of it, as in the list `models` of a configuration file."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     model: str
 
 
-class UnloadRequest(BaseModel):
+class UnloadRequest(BodyModel):
     """A model to serve no more. timeout: seconds that its running requests may still take."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid")
 
     model: str
     timeout: float = 0.0

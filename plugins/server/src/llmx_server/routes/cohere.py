@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
 from llmx.engine.pooling_outputs import as_json
 from llmx.errors import RequestError
 from llmx.pooling_params import PoolingParams
-from llmx_server.body import shorten
+from llmx_server.body import BodyModel, shorten
 from llmx_server.errors import JsonResponse
 from llmx_server.pooling_jobs import pooling_config, run_jobs, text_job, token_usage
 from llmx_server.protocol.extra_fields import check_extra, warning_header
@@ -28,10 +27,8 @@ router = Router()
 _TYPES = ("float", "base64", "binary", "ubinary")
 
 
-class CohereEmbedRequest(BaseModel):
+class CohereEmbedRequest(BodyModel):
     """A body of /v2/embed."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     model: str | None = None
     texts: list[Any] | None = None
