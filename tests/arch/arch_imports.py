@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("llmx.executor",),
     ("llmx.hooks",),
     ("llmx.platform", "llmx.executor.torch"),
-    ("llmx.models", "llmx.kv", "llmx.tokens", "llmx.draft", "llmx.structured", "llmx.lora", "llmx.resolve"),
+    ("llmx.models", "llmx.kv", "llmx.tokens", "llmx.draft", "llmx.structured", "llmx.lora", "llmx.plugin_options", "llmx.resolve"),
     ("llmx.sched",),
     ("llmx.engine", "llmx.testing"),
     ("llmx", "llmx.__main__"),

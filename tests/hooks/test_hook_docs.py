@@ -1,4 +1,4 @@
-"""Every hookspec has a caller in core, a first-party implementation, a test with a fake vendor, and its signature in docs/hooks.md."""
+"""Every hookspec has a caller in core or its server, a first-party implementation, a test with a fake vendor, and its signature in docs/hooks.md."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _sources(*folders: str) -> str:
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_hook_is_whole(hook: str) -> None:
-    core, first_party = _sources("core/src"), _sources("core/src", "platforms/cpu/src", "plugins/server/src", "plugins/llguidance/src")
-    assert re.search(rf"hooks?\.{hook}\b|\"{hook}\"", core), f"{hook} has no caller in core"
+    core, first_party = _sources("core/src", "plugins/server/src"), _sources("core/src", "platforms", "plugins", "examples")
+    assert re.search(rf"hooks?\.{hook}\b|\"{hook}\"", core), f"{hook} has no caller in core or its server"
     assert re.search(rf"@hookimpl\s+def {hook}\(", first_party), f"{hook} has no first-party implementation"
     assert hook in _sources("tests/hooks"), f"{hook} has no test with a fake vendor"
     signature = str(inspect.signature(getattr(HookSpecs, hook))).replace("'", "")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmx.options import OPTIONS, Option
+from llmx.options import OPTIONS, Option, PluginOption
 from llmx_cli.group import group
 from llmx_cli.options import Settings, with_settings
 from llmx_cli.table import print_table
@@ -32,7 +32,7 @@ def show(
     sources = {change.path: change.source for change in changes}
     found = [
         {"option": option.name, "value": _value(config, option), "source": sources.get(option.path, "default"), "variable": option.variable}
-        for option in OPTIONS
+        for option in (*OPTIONS, *settings.plugin_options())
         if option.path in sources or not changed
     ]
     found += [{"option": name, "value": value, "source": "env", "variable": name} for name, value in config.platform.options]
@@ -48,7 +48,10 @@ def show(
 def _value(config: EngineConfig, option: Option) -> Any:
     """A value as JSON has it; secrets are hidden."""
     section, _, name = option.path.partition(".")
-    value = getattr(getattr(config, section), name)
+    if isinstance(option, PluginOption):
+        value = config.plugins.get(option.plugin, {}).get(option.key, option.default)
+    else:
+        value = getattr(getattr(config, section), name)
     if option.secret and value:
         return "(hidden)"
     return [list(item) if isinstance(item, tuple) else item for item in value] if isinstance(value, tuple) else value

@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from llmx_cli.errors import FAILED, INTERRUPTED, report
+from llmx_cli.plugin_flags import with_plugin_flags
 
 __all__ = ["COMMANDS", "app", "run"]
 
@@ -70,6 +71,7 @@ _ELSEWHERE = {
     "batch": "llmx run-batch -i FILE -o FILE",
 }
 
+_WORDS = "llmx.words"  # in a context's meta: what follows the command's name
 _EXIT_CODES = "Exit codes: 0 done; 1 something failed while it ran; 2 it did not start, and the message says what to do; 130 Ctrl-C."
 
 
@@ -93,11 +95,12 @@ class _Commands(TyperGroup):
             found = alone
         command = typer.main.get_command(found)
         command.name = cmd_name
-        return command
+        return with_plugin_flags(command, ctx.meta.get(_WORDS, ()))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As always; for a name that is none, what was probably meant."""
         name, names = args[0], self.list_commands(ctx)
+        ctx.meta[_WORDS] = args[1:]
         if name not in names and not name.startswith("-"):
             near = get_close_matches(name, names, n=1)
             meant = f"use {_ELSEWHERE[name]}" if name in _ELSEWHERE else f"did you mean 'llmx {near[0]}'?" if near else "`llmx --help` lists them"

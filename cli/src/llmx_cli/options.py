@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llmx.foreign_options import FOREIGN, ForeignOption
-from llmx.options import OPTIONS, Option
+from llmx.options import OPTIONS, Option, PluginOption
 
 if TYPE_CHECKING:
     from llmx.config import Change, EngineConfig
@@ -48,6 +48,12 @@ class Settings:
 
         return resolve_further(self.options, own, config_file=self.config_file)
 
+    def plugin_options(self) -> tuple[PluginOption, ...]:
+        """The options that installed plugins add. Raises PluginError."""
+        from llmx.resolve import plugin_options
+
+        return plugin_options(self.options, config_file=self.config_file)
+
     def merged(self) -> dict[str, Any]:
         """Options by name from command line, file and environment, converted and checked; what llmx.LLM takes."""
         return self.named(*self.resolve())
@@ -60,6 +66,8 @@ class Settings:
             if option.path in changed:
                 section, _, name = option.path.partition(".")
                 found[option.name] = getattr(getattr(config, section), name)
+        for plugin, values in config.plugins.items():
+            found.update({f"{plugin.replace('-', '_')}_{name}": value for name, value in values.items()})
         return found
 
 
@@ -72,37 +80,46 @@ def with_settings(
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        names = [option.name for option in OPTIONS if server or not option.server or option.name in also]
         foreign = [option for option in FOREIGN if server or not option.server]
         own = inspect.signature(command, eval_str=True)
 
-        @functools.wraps(command)
-        def with_options(**given: Any) -> Any:
-            options = {name: given.pop(name) for name in (*names, *(option.name for option in foreign))}
-            named = given.pop("model_argument", None) or []
-            models = (named,) if isinstance(named, str) else tuple(named)
-            options["model"] = _one_model(models, options["model"])
-            config_file = given.pop("config_file")
-            given.pop("verbose")  # read by main, before anything can fail
-            settings = Settings({name: value for name, value in options.items() if value not in (None, [])}, config_file, models if len(models) > 1 else ())
-            return command(settings=settings, **given)
+        def taking(plugins: Sequence[PluginOption]) -> Callable[..., Any]:
+            options: list[Option] = [*(option for option in OPTIONS if server or not option.server or option.name in also), *plugins]
 
-        parameters = [_model_argument(several)] if model else []
-        parameters += [parameter for parameter in own.parameters.values() if parameter.name != "settings"]
-        parameters += [_parameter(option, server) for option in OPTIONS if option.name in names]
-        parameters += [_foreign_parameter(option) for option in foreign]
-        parameters += _common()
-        keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-        with_options.__signature__ = own.replace(parameters=keyword)  # type: ignore[attr-defined]
-        with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword}
-        return with_options
+            @functools.wraps(command)
+            def with_options(**given: Any) -> Any:
+                return command(settings=_settings([*(one.name for one in options), *(one.name for one in foreign)], given), **given)
+
+            parameters = [_model_argument(several)] if model else []
+            parameters += [parameter for parameter in own.parameters.values() if parameter.name != "settings"]
+            parameters += [_parameter(option, server) for option in options]
+            parameters += [_foreign_parameter(option) for option in foreign]
+            parameters += _common()
+            keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+            with_options.__signature__ = own.replace(parameters=keyword)  # type: ignore[attr-defined]
+            with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword}
+            with_options.widened = taking  # type: ignore[attr-defined]  # plugin_flags asks for the command with options of plugins
+            return with_options
+
+        return taking(())
 
     return decorate
 
 
+def _settings(names: list[str], given: dict[str, Any]) -> Settings:
+    """What a command line says of the engine, taken out of its parameters `given`. names: of the options among them."""
+    options = {name: given.pop(name) for name in names}
+    named = given.pop("model_argument", None) or []
+    models = (named,) if isinstance(named, str) else tuple(named)
+    options["model"] = _one_model(models, options["model"])
+    config_file = given.pop("config_file")
+    given.pop("verbose")  # read by main, before anything can fail
+    return Settings({name: value for name, value in options.items() if value not in (None, [])}, config_file, models if len(models) > 1 else ())
+
+
 def _parameter(option: Option, server: bool) -> inspect.Parameter:
     section = option.path.partition(".")[0]
-    panel = _PANELS.get(section, section.capitalize())
+    panel = f"Plugin {option.plugin}" if isinstance(option, PluginOption) else _PANELS.get(section, section.capitalize())
     flags = [option.flag, *("--" + alias.replace("_", "-") for alias in option.aliases)]
     if server and option.short:
         flags.append(option.short)

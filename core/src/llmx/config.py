@@ -131,6 +131,7 @@ class EngineConfig:
     structured: StructuredConfig = field(default_factory=StructuredConfig)
     draft: DraftConfig = field(default_factory=DraftConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    plugins: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # plugin -> option -> value (the hook llmx_add_options)
 
     @property
     def page_type(self) -> str:

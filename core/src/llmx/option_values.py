@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from llmx.errors import ConfigError
-from llmx.options import Option
+from llmx.options import Option, PluginOption
 
 __all__ = ["convert", "size_in_bytes"]
 
@@ -31,7 +31,17 @@ def convert(option: Option, raw: Any, label: str) -> Any:
     value = dict(option.synonyms).get(value, value) if isinstance(value, str) else value
     if option.choices and value not in option.choices:
         raise ConfigError(f"{label} is {raw!r}: it must be one of {', '.join(option.choices)}", field=option.name)
+    if isinstance(option, PluginOption):
+        _check_range(option, value, label)
+        return list(value) if isinstance(value, tuple) else value  # as it comes out of a message to the engine process
     return value
+
+
+def _check_range(option: PluginOption, value: Any, label: str) -> None:
+    low, high = option.minimum, option.maximum
+    if (low is not None and value < low) or (high is not None and value > high):
+        wanted = f"in {low:g}..{high:g}" if low is not None and high is not None else f"at least {low:g}" if low is not None else f"at most {high:g}"
+        raise ConfigError(f"{label} is {value}: it must be {wanted}", field=option.name)
 
 
 def size_in_bytes(raw: Any, label: str) -> int:

@@ -6,10 +6,10 @@ its owner component by its path.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-__all__ = ["OPTIONS", "Option"]
+__all__ = ["OPTIONS", "Option", "PluginOption"]
 
 Kind = Literal["str", "int", "float", "bool", "bytes", "tokens", "list", "json"]
 
@@ -41,6 +41,21 @@ class Option:
     def variable(self) -> str:
         """The environment variable."""
         return f"LLMX_{self.name.upper()}"
+
+
+@dataclass(frozen=True, slots=True)
+class PluginOption(Option):
+    """An option that a plugin adds (the hook llmx_add_options). path is plugins.PLUGIN.NAME. minimum, maximum: of a number."""
+
+    plugin: str = ""
+    default: Any = field(default=None, compare=False)  # where nothing sets it
+    minimum: float | None = None
+    maximum: float | None = None
+
+    @property
+    def key(self) -> str:
+        """Its name within the plugin's section."""
+        return self.path.rpartition(".")[2]
 
 
 OPTIONS: tuple[Option, ...] = (

@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmx.config import Change, EngineConfig
 from llmx.errors import ConfigError
@@ -22,9 +22,15 @@ from llmx.foreign_options import FOREIGN, REFUSED, ForeignOption, foreign_reason
 from llmx.hooks.types import ConfigPatch
 from llmx.model_entries import check_entry, check_names, entries_of, share_memory, with_names
 from llmx.option_values import convert, size_in_bytes
-from llmx.options import OPTIONS, Option
+from llmx.options import OPTIONS, Option, PluginOption
 
-__all__ = ["apply_patches", "check_names", "platform_options", "probe_environment", "resolve", "resolve_further", "resolve_models", "size_in_bytes"]
+if TYPE_CHECKING:
+    from llmx.plugin_options import InstalledOptions
+
+__all__ = [
+    "apply_patches", "check_names", "platform_options", "plugin_options", "probe_environment", "resolve", "resolve_further", "resolve_models",
+    "size_in_bytes",
+]  # fmt: skip
 
 _CONFIG_VARIABLE = "LLMX_CONFIG"  # the configuration file, where no --config names one
 _OWNERS = ("llmx.platforms", "llmx.plugins", "llmx.kernels")  # entry-point groups whose members may have variables LLMX_<NAME>_*
@@ -49,12 +55,16 @@ def resolve(
     file = _from_file(config_file or environ.get(_CONFIG_VARIABLE) or None)
     if file.pop("models", None) is not None and own is None:
         raise ConfigError("the configuration file lists several models, but one is wanted here: leave models out of it", field="models")
-    for source, values in (("env", _from_environment(environ)), ("file", file), ("flag", dict(options or {})), ("file", own or {})):
-        for option, (value, label) in _converted(source, values).items():
+    variables = _from_environment(environ, OPTIONS)
+    sources = (("env", variables), ("file", file), ("flag", dict(options or {})), ("file", dict(own or {})))
+    plugins = _plugin_options(sources, environ)
+    variables |= _from_environment(environ, plugins)
+    for source, values in sources:
+        for option, (value, label) in _converted(source, values, plugins).items():
             config = set_path(config, option.path, value)
             labels[option.path] = label
             changes[option.path] = Change(option.path, "(hidden)" if option.secret else str(value), source)
-    config = set_path(config, "platform.options", platform_options(environ))
+    config = set_path(config, "platform.options", platform_options(environ, plugins))
     if config.model.cache_dir is None:
         config = set_path(config, "model.cache_dir", _cache_dir(environ))
     _check(config, labels)
@@ -89,9 +99,44 @@ def resolve_further(options: Mapping[str, Any], own: Mapping[str, Any], *, confi
     return set_path(config, "model.offline", True), changes
 
 
-def _converted(source: str, values: Mapping[str, Any]) -> dict[Option, tuple[Any, str]]:
+def plugin_options(options: Mapping[str, Any], *, environ: Mapping[str, str] | None = None, config_file: str | None = None) -> tuple[PluginOption, ...]:
+    """The options that installed plugins add, as these sources allow them: what help pages show. Raises ConfigError, PluginError."""
+    environ = os.environ if environ is None else environ
+    file = _from_file(config_file or environ.get(_CONFIG_VARIABLE) or None)
+    return _installed([("env", _from_environment(environ, OPTIONS)), ("file", file), ("flag", options)], environ).options
+
+
+def _plugin_options(sources: Sequence[tuple[str, Mapping[str, Any]]], environ: Mapping[str, str]) -> tuple[PluginOption, ...]:
+    """The options of plugins, where something is set that core does not have; plugins are not imported otherwise. Raises ConfigError."""
+    known = {*_table(OPTIONS), *_foreign()}
+    strange = any(raw is not None and name not in known for _, values in sources for name, raw in values.items())
+    variables = [name for name, _ in platform_options(environ)]
+    if not strange and not variables:
+        return ()
+    found = _installed(sources, environ)
+    for name in variables:
+        found.check_variable(name)
+    return found.options
+
+
+def _installed(sources: Sequence[tuple[str, Mapping[str, Any]]], environ: Mapping[str, str]) -> InstalledOptions:
+    from llmx.plugin_options import installed_options  # the loader, which a start does not need here
+
+    config = EngineConfig()
+    for source, values in sources:
+        chosen = {name: values[name] for name in ("allow_plugin", "deny_plugin", "platform") if name in values}
+        for option, (value, _) in _converted(source, chosen, ()).items():
+            config = set_path(config, option.path, value)
+    return installed_options(config.platform, environ)
+
+
+def _table(options: Iterable[Option]) -> dict[str, Option]:
+    return {name: option for option in options for name in (option.name, *option.aliases)}
+
+
+def _converted(source: str, values: Mapping[str, Any], plugins: tuple[PluginOption, ...]) -> dict[Option, tuple[Any, str]]:
     """The options that one source sets: value and name as written. Raises ConfigError for a name that is unknown, refused or given under two spellings."""
-    table = {name: option for option in OPTIONS for name in (option.name, *option.aliases)}
+    table = _table((*OPTIONS, *plugins))
     found: dict[Option, tuple[Any, str]] = {}
     for name, raw in values.items():
         option = table.get(name)
@@ -121,7 +166,7 @@ def _check_foreign(name: str, raw: Any, label: str, table: Mapping[str, Option])
     if why is not None:
         raise ConfigError(f"{label} is {raw!r}: {why}", field=name)
     near = get_close_matches(name, table, n=1)
-    known = f": did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(option.name for option in OPTIONS))}"
+    known = f": did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(option.name for option in {*table.values()}))}"
     raise ConfigError(f"unknown option {name!r}{known}", field=name)
 
 
@@ -129,14 +174,14 @@ def _foreign() -> dict[str, ForeignOption]:
     return {name: option for option in FOREIGN for name in (option.name, *option.aliases)}
 
 
-def platform_options(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The variables LLMX_<NAME>_* of platforms and plugins that are set: everything with the prefix that is no option of core.
+def platform_options(environ: Mapping[str, str], plugins: Iterable[Option] = ()) -> tuple[tuple[str, str], ...]:
+    """The variables LLMX_<NAME>_* of platforms and plugins that are set: everything with the prefix that is no option of core or of `plugins`.
 
     Raises ConfigError for one that belongs to nothing installed: a typing error must not be ignored.
     """
-    own = {_CONFIG_VARIABLE, *_option_variables()}
+    own = {_CONFIG_VARIABLE, *_option_variables((*OPTIONS, *plugins))}
     found = sorted((name, value) for name, value in environ.items() if name.startswith("LLMX_") and name not in own)
-    owners = {entry.name.upper() for group in _OWNERS for entry in entry_points(group=group)} if found else set()
+    owners = {entry.name.upper().replace("-", "_") for group in _OWNERS for entry in entry_points(group=group)} if found else set()
     for name, _ in found:
         if not any(name.startswith(f"LLMX_{owner}_") for owner in owners):
             near = get_close_matches(name.removeprefix("LLMX_"), [one.removeprefix("LLMX_") for one in own], n=1)
@@ -146,10 +191,9 @@ def platform_options(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _option_variables() -> dict[str, str]:
+def _option_variables(options: Iterable[Option]) -> dict[str, str]:
     """Environment variable -> name under which it is an option, of other engines too."""
-    names = [name for option in OPTIONS for name in (option.name, *option.aliases)]
-    return {f"LLMX_{name.upper()}": name for name in (*names, *_foreign(), *REFUSED)}
+    return {f"LLMX_{name.upper()}": name for name in (*_table(options), *_foreign(), *REFUSED)}
 
 
 def _cache_dir(environ: Mapping[str, str]) -> str | None:
@@ -178,21 +222,24 @@ def apply_patches(config: EngineConfig, patches: Iterable[ConfigPatch], user_set
 def set_path(config: EngineConfig, path: str, value: Any) -> EngineConfig:
     """A copy with one dotted field changed."""
     part, _, name = path.partition(".")
+    if part == "plugins":
+        plugin, _, key = name.partition(".")
+        return replace(config, plugins={**config.plugins, plugin: {**config.plugins.get(plugin, {}), key: value}})
     section = getattr(config, part, None)
     if section is None or name not in {field.name for field in fields(section)}:
         raise ConfigError(f"there is no setting {path!r}", field=path)
     return replace(config, **{part: replace(section, **{name: value})})
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+def _from_environment(environ: Mapping[str, str], options: Sequence[Option]) -> dict[str, Any]:
     if re.match(r"(tcp|udp|sctp)://", environ.get("LLMX_PORT", "")):
         raise ConfigError(
             f"LLMX_PORT is {environ['LLMX_PORT']!r}: Kubernetes sets it for a service named llmx; rename the service, or set enableServiceLinks: false",
             field="port",
         )
-    lists = {option.name for option in OPTIONS if option.kind == "list" and option.name != "kernel"}
+    lists = {option.name for option in options if option.kind == "list" and option.name != "kernel"}
     found: dict[str, Any] = {}
-    for variable, name in _option_variables().items():
+    for variable, name in _option_variables(options).items():
         raw = environ.get(variable)
         if raw:
             found[name] = raw.split(",") if name in lists else raw

@@ -35,6 +35,7 @@ from llmx.models.load import LoadedModel, load_model
 from llmx.models.plugin import CoreModels, registry_from
 from llmx.platform.plan import KernelChoice, Plan
 from llmx.platform.select import Selection, select_platform
+from llmx.plugin_options import with_plugin_defaults
 from llmx.resolve import probe_environment
 from llmx.structured.start import grammars_from
 
@@ -65,6 +66,7 @@ def prepare(config: EngineConfig, user_set: Iterable[str] = ()) -> Prepared:
     selection = select_platform(loader.probe_all(probe_environment()), config.platform.name)
     manager = loader.activate(selection.name, builtin=[CoreModels(), CoreDrafters()])
     _check_variables(manager, selection.name, config)
+    config = with_plugin_defaults(config, manager)
     platform = ChosenPlatform(selection.name, manager)
     caps = platform.caps(config)
     config, changes, warnings = platform.configure(config, caps, user_set)
@@ -108,7 +110,7 @@ def _check_variables(manager: pluggy.PluginManager, platform: str, config: Engin
 
 
 def _plan(config: EngineConfig, caps: DeviceCaps, selection: Selection, loaded: LoadedModel, choices: list[KernelChoice]) -> Plan:
-    visible = {part: {k: v for k, v in values.items() if k not in _HIDDEN} for part, values in asdict(config).items() if part != "server"}
+    visible = {part: {k: v for k, v in values.items() if k not in _HIDDEN} for part, values in asdict(config).items() if part not in ("server", "plugins")}
     visible["model"]["source"] = loaded.summary.name
     dtype, kv_dtype = value_dtypes(config)
     facts = (("device", caps.arch), ("dtype", dtype), ("kv_dtype", kv_dtype))

@@ -15,7 +15,7 @@ import pluggy
 from llmx.answers.reasoning_formats import ReasoningFormat
 from llmx.answers.tool_formats import ToolFormat
 from llmx.config import EngineConfig
-from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, DrafterDef, EnvVar, ImplDef, PlatformInfo, StructuredBackendDef
+from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, DrafterDef, EnvVar, ImplDef, OptionDef, PlatformInfo, StructuredBackendDef
 
 if TYPE_CHECKING:  # the command line resolves options without the executors, and without numpy
     from llmx.executor.base import Executor
@@ -73,6 +73,10 @@ class HookSpecs:
     @hookspec
     def llmx_env_vars(self) -> Iterable[EnvVar]:  # type: ignore[empty-body]
         """[*] A. Environment variables LLMX_<PLATFORM>_*; core reads them into config.platform.options."""
+
+    @hookspec
+    def llmx_add_options(self) -> Iterable[OptionDef]:  # type: ignore[empty-body]
+        """[*] A, E. Options of the plugin, for the command line, files, variables and llmx.LLM."""
 
     @hookspec
     def llmx_diagnostics(self) -> Iterable[DiagItem]:  # type: ignore[empty-body]

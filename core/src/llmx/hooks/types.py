@@ -19,6 +19,7 @@ __all__ = [
     "DrafterDef",
     "EnvVar",
     "ImplDef",
+    "OptionDef",
     "PlatformInfo",
     "Resolution",
     "StructuredBackendDef",
@@ -168,3 +169,23 @@ class DrafterDef:
     target: str
     settings: tuple[str, ...] = ()
     num_tokens: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OptionDef:
+    """An option of a plugin, in the plugin's own section. `speed` of the plugin `zoo` is the flag --zoo-speed, the variable LLMX_ZOO_SPEED,
+    `zoo_speed` in a file and for llmx.LLM, and config.plugins["zoo"]["speed"] where hooks are called.
+
+    kind: bytes takes 4G, tokens takes 8k, list may be given several times, json is an object. default: its value where nothing sets it, of that
+    kind or None. minimum, maximum: of a number, in its unit. aliases: whole names that it has as well. secret: its value is shown nowhere.
+    """
+
+    name: str
+    kind: Literal["str", "int", "float", "bool", "bytes", "tokens", "list", "json"]
+    help: str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    aliases: tuple[str, ...] = ()
+    secret: bool = False

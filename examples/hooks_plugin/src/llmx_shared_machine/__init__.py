@@ -5,14 +5,20 @@ A plugin's module holds hook implementations and imports little: every process t
 
 from __future__ import annotations
 
-from llmx.hooks import ConfigPatch, DeviceCaps, hookimpl
+from llmx.config import EngineConfig
+from llmx.hooks import ConfigPatch, DeviceCaps, OptionDef, hookimpl
 
-__all__ = ["llmx_config_defaults"]
-
-REQUESTS_PER_CPU = 4
+__all__ = ["llmx_add_options", "llmx_config_defaults"]
 
 
 @hookimpl
-def llmx_config_defaults(caps: DeviceCaps) -> list[ConfigPatch]:
-    """A few requests per CPU instead of 256. The hook has more arguments; an implementation names those that it needs."""
-    return [ConfigPatch("scheduler.max_num_seqs", REQUESTS_PER_CPU * caps.compute_units, "the machine is shared")]
+def llmx_add_options() -> list[OptionDef]:
+    """--shared-machine-requests-per-cpu: the plugin's name stands in front."""
+    return [OptionDef("requests_per_cpu", "int", "requests that run at the same time, for each CPU", default=4, minimum=1)]
+
+
+@hookimpl
+def llmx_config_defaults(config: EngineConfig, caps: DeviceCaps) -> list[ConfigPatch]:
+    """A few requests per CPU instead of 256."""
+    per_cpu = config.plugins["shared_machine"]["requests_per_cpu"]
+    return [ConfigPatch("scheduler.max_num_seqs", per_cpu * caps.compute_units, "the machine is shared")]
