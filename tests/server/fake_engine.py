@@ -63,6 +63,38 @@ class PlainTemplate:
         return text + extra + ("assistant: " if add_generation_prompt else "")
 
 
+class FakeSteering:
+    """Takes note of what is asked; refused: raised instead."""
+
+    def __init__(self) -> None:
+        self.paused = False
+        self.asked: list[tuple[Any, ...]] = []
+        self.refused: Exception | None = None
+
+    async def pause(self, mode: str = "keep") -> None:
+        self._note("pause", mode)
+        self.paused = True
+
+    async def resume(self) -> None:
+        self._note("resume")
+        self.paused = False
+
+    async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> dict[str, Any]:
+        return self._note("reset_prefix_cache", reset_running_requests, blocks_dropped=7, blocks_in_use=2)
+
+    async def start_profile(self, folder: str) -> dict[str, Any]:
+        return self._note("start_profile", folder)
+
+    async def stop_profile(self) -> dict[str, Any]:
+        return self._note("stop_profile", files=["/p/a.trace.json", "/p/a.prof"], steps=5)
+
+    def _note(self, *asked: Any, **facts: Any) -> dict[str, Any]:
+        self.asked.append(asked)
+        if self.refused:
+            raise self.refused
+        return facts
+
+
 @dataclass
 class Info:
     name: str = "fake-model"
@@ -107,6 +139,7 @@ class FakeEngine:
     running: dict[str, list[int]] = field(default_factory=dict)
     started_ids: list[str] = field(default_factory=list)
     params: list[SamplingParams] = field(default_factory=list)
+    steering: FakeSteering = field(default_factory=FakeSteering)
     counts: EngineStats = field(default_factory=lambda: EngineStats(kv_blocks_total=64))
 
     async def start(self, on_progress: Any = None) -> None:

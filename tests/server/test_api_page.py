@@ -81,6 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def live(folder: Path) -> Iterator[Server]:
     limits = ("--platform", "cpu", "--threads", "1", "--max-model-len", "512", "--num-blocks", "128", "--files-dir", str(folder / "files"))
+    limits += ("--profile-dir", str(folder / "profiles"))
     with serve("smollm2-135m-instruct", str(folder / "all-MiniLM-L6-v2"), *limits) as running:
         yield running
 

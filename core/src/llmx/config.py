@@ -118,6 +118,7 @@ class ServerConfig:
     idle_unload_s: float | None = None  # a model without a request for so long is unloaded until the next one; None: never
     files_dir: str = ""  # folder of /v1/files and /v1/batches; none: they are off
     files_max_bytes: int = 8 * 2**30  # of uploaded files and of what batches wrote
+    profile_dir: str = ""  # folder of what POST /stop_profile writes; none: nothing is profiled
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 __all__ = [
     "ConfigError",
+    "Conflict",
     "EngineDead",
     "GrammarError",
     "LlmxError",
@@ -35,6 +36,7 @@ __all__ = [
     "PromptTooLong",
     "QueueFull",
     "QueueTimeout",
+    "RequestAborted",
     "RequestError",
     "RequestFailed",
     "RequestTimeout",
@@ -87,6 +89,18 @@ class RequestTimeout(RequestError):
     """The request was not answered within the time that the server gives it."""
 
     status = 408
+
+
+class RequestAborted(RequestError):
+    """An administrator ended the request; it may be sent again."""
+
+    status = 503
+
+
+class Conflict(RequestError):
+    """It does not go with what the engine is doing already."""
+
+    status = 409
 
 
 class RequestFailed(RequestError):

@@ -65,7 +65,7 @@ _RECURRENT = "there are no settings for recurrent layers: leave it out"
 _LOGS = "requests are not logged: use --log-level debug for a line per request, /metrics for figures"
 _METRICS = "the metrics are those of /metrics: leave it out"
 _EXTEND = "code is added by plugins, not by class paths: write one (docs/hooks.md), then leave it out"
-_PROFILE = "the engine has no profiler of its own: leave it out and attach one to the process, e.g. py-spy or perf"
+_PROFILE = "a server records profiles with --profile-dir and POST /start_profile; otherwise attach py-spy or perf to the process"
 
 FOREIGN: tuple[ForeignOption, ...] = (
     ForeignOption("tokenizer_mode", "text", ("auto", "hf"), "tokenizers are read from tokenizer.json or the GGUF file: see --tokenizer"),

@@ -219,6 +219,7 @@ OPTIONS: tuple[Option, ...] = (
         "seconds without a request after which a model is unloaded; the next request for it loads it again; never by default",
         server=True,
     ),
+    Option("profile_dir", "server.profile_dir", "str", "folder for the profiles of POST /start_profile and /stop_profile; off by default", server=True),
     Option("files_dir", "server.files_dir", "str", "folder for /v1/files and /v1/batches, of this server alone; off by default", server=True),
     Option("files_max_bytes", "server.files_max_bytes", "bytes", "bytes of files in its folder; uploads beyond are refused", server=True),
 )

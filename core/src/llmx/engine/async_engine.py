@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
@@ -19,13 +18,15 @@ from typing import Any
 from llmx.config import Change, EngineConfig
 from llmx.engine.bad_words import with_bad_word_ids
 from llmx.engine.child import EngineChild, error_of
-from llmx.engine.messages import Abort, Add, EngineInfo, Failed, FromEngine, GetStats, Outputs, Rejected, Stats
+from llmx.engine.messages import Abort, Add, Controlled, EngineInfo, Failed, FromEngine, GetStats, Outputs, Rejected, Stats, ToEngine
 from llmx.engine.model_store import TransferLine, fetch_model
 from llmx.engine.output_processor import OutputProcessor
 from llmx.engine.outputs import EngineStats, RequestOutput
+from llmx.engine.questions import NOBODY, Questions
 from llmx.engine.recovery import Recovery
 from llmx.engine.running import Running, request_error
 from llmx.engine.spawn import EngineProcess
+from llmx.engine.steering import Steering
 from llmx.engine.supervisor import Supervisor
 from llmx.engine.watchdog import Watchdog, step_limit_s
 from llmx.errors import EngineDead, QueueFull, RequestError
@@ -39,9 +40,6 @@ from llmx.tokens.chat_template import ChatTemplate
 from llmx.tokens.tokenizer import Tokenizer
 
 __all__ = ["AsyncEngine"]
-
-_STATS_TIMEOUT_S = 10.0  # who asks for statistics does not wait longer for a busy engine
-_NOBODY = -1  # the token of statistics that nobody waits for
 
 
 class AsyncEngine:
@@ -58,8 +56,8 @@ class AsyncEngine:
         self._running: dict[str, Running] = {}
         self._life = Recovery(supervisor, self._running, config.scheduler.recovery_timeout_s)
         self._watchdog = Watchdog(self._ask)
-        self._waiting_stats: dict[int, asyncio.Future[EngineStats]] = {}
-        self._tokens = itertools.count()
+        self._questions = Questions(self._tell)
+        self.steering = Steering(supervisor, self._questions, self._running, self._life.check)
         self._reader: asyncio.Task[None] | None = None
         self._draining = False
 
@@ -196,7 +194,7 @@ class AsyncEngine:
                 death = EngineDead(f"reading from the engine failed: {type(error).__name__}: {error}")
             finally:
                 watching.cancel()
-            self._fail_stats(str(death))
+            self._questions.fail(str(death))
             self.info = await self._life.replace(death, self._send) or self.info
 
     async def _watch(self) -> None:
@@ -205,9 +203,12 @@ class AsyncEngine:
             await self._watchdog.run(limit)
             self._child.kill(f"the engine hangs: no step has ended for {limit:g} s (--step-timeout), so it was killed")
 
+    async def _tell(self, message: ToEngine) -> None:
+        await self._child.send(message)
+
     async def _ask(self) -> None:
         with contextlib.suppress(EngineDead):
-            await self._child.send(GetStats(_NOBODY))
+            await self._child.send(GetStats(NOBODY))
 
     async def _dispatch(self, message: FromEngine) -> None:
         match message:
@@ -221,19 +222,13 @@ class AsyncEngine:
                     running.gone = True
                     running.fail(request_error(message))
             case Stats():
-                future = self._waiting_stats.pop(message.token, None)
-                if future is not None and not future.done():
-                    future.set_result(message.stats)
+                self._questions.answered(message.token, message.stats)
+            case Controlled():
+                self._questions.answered(message.token, message)
             case Failed():
                 raise error_of(message)
             case _:
                 pass
-
-    def _fail_stats(self, reason: str) -> None:
-        for future in self._waiting_stats.values():
-            if not future.done():
-                future.set_exception(EngineDead(reason))
-        self._waiting_stats.clear()
 
     # -- the whole -----------------------------------------------------------------------------------------------------
 
@@ -245,16 +240,8 @@ class AsyncEngine:
     async def stats(self, *, kv_map: bool = False) -> EngineStats:
         """Counters and gauges; kv_map: and every block's state. Raises EngineDead, also when the engine does not answer in time."""
         self._life.check()
-        token = next(self._tokens)
-        future: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
-        self._waiting_stats[token] = future
-        await self._child.send(GetStats(token, kv_map))
-        try:
-            return await asyncio.wait_for(future, _STATS_TIMEOUT_S)
-        except TimeoutError:
-            raise EngineDead(f"the engine has not answered for {_STATS_TIMEOUT_S:.0f} s") from None
-        finally:
-            self._waiting_stats.pop(token, None)
+        stats: EngineStats = await self._questions.ask(lambda token: GetStats(token, kv_map))
+        return stats
 
     async def health(self) -> tuple[bool, str]:
         """(True, "ok") while the engine process lives and ends its steps; else False and why, also while another is started.
@@ -280,7 +267,7 @@ class AsyncEngine:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
         self._life.end(why)
-        self._fail_stats(why)
+        self._questions.fail(why)
         await self._supervisor.close()
 
     def kill(self) -> None:

@@ -16,6 +16,7 @@ from llmx.config import EngineConfig
 from llmx.draft.start import ChosenDrafter
 from llmx.engine.accounting import Accounting
 from llmx.engine.constrain import constrain
+from llmx.engine.controls import Controls
 from llmx.engine.masks import LateMasks
 from llmx.engine.messages import Abort, Add, SeqOutput
 from llmx.engine.outputs import NOTHING_ALLOWED, EngineStats
@@ -72,6 +73,7 @@ class Engine:
         self._in_flight: deque[tuple[Ticket, Scheduled]] = deque()
         self._arrivals = 0
         self.accounting = Accounting(self.kv, self.scheduler)
+        self.controls = Controls(self)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -148,7 +150,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """True while a step would do something."""
-        return self.scheduler.has_work or bool(self._in_flight)
+        return (self.scheduler.has_work and not self.controls.paused) or bool(self._in_flight)
 
     # -- one step ------------------------------------------------------------------------------------------------------
 
@@ -156,8 +158,7 @@ class Engine:
         """One turn; the news of each request that got some."""
         began = perf_counter_ns()
         while len(self._in_flight) < self.executor.limits.max_inflight:
-            scheduled = self.scheduler.schedule()
-            if scheduled is None:
+            if self.controls.paused or (scheduled := self.scheduler.schedule()) is None:
                 break
             if scheduled.step.late and not self._in_flight:
                 self.masks.begin(scheduled)
@@ -206,6 +207,7 @@ class Engine:
 
     def close(self) -> None:
         """Free the executor."""
+        self.controls.close()
         self.executor.close()
         self.masks.close()
         if self.grammars is not None:

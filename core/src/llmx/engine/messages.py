@@ -1,7 +1,7 @@
 """Messages between the API process and the engine process, as msgpack arrays. No pickle.
 
-To the engine: Configure on its standard input, then Add, Abort, GetStats, Shutdown over a socket. From it: Progress, then Ready or Failed; then Outputs,
-Rejected, Stats. A tag byte tells them apart.
+To the engine: Configure on its standard input, then Add, Abort, GetStats, Control, Shutdown over a socket. From it: Progress, then Ready or Failed; then
+Outputs, Rejected, Stats, Controlled. A tag byte tells them apart.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ __all__ = [
     "Abort",
     "Add",
     "Configure",
+    "Control",
+    "Controlled",
     "EngineInfo",
     "Failed",
     "FromEngine",
@@ -72,6 +74,14 @@ class GetStats(msgspec.Struct, tag=4, array_like=True):
 
 class Shutdown(msgspec.Struct, tag=5, array_like=True):
     """End the process; running requests are dropped."""
+
+
+class Control(msgspec.Struct, tag=6, array_like=True):
+    """Ask for something that llmx.engine.controls does; the token comes back with Controlled. argument: as `what` needs it."""
+
+    token: int
+    what: str
+    argument: str = ""
 
 
 class Progress(msgspec.Struct, tag=1, array_like=True):
@@ -169,8 +179,17 @@ class Stats(msgspec.Struct, tag=6, array_like=True):
     stats: EngineStats
 
 
-ToEngine = Add | Abort | GetStats | Shutdown
-FromEngine = Progress | Ready | Failed | Outputs | Rejected | Stats
+class Controlled(msgspec.Struct, tag=7, array_like=True):
+    """Answer to Control. error: why nothing was done; kind: the class in llmx.errors."""
+
+    token: int
+    facts: dict[str, Any] = {}
+    error: str | None = None
+    kind: str = "RequestError"
+
+
+ToEngine = Add | Abort | GetStats | Shutdown | Control
+FromEngine = Progress | Ready | Failed | Outputs | Rejected | Stats | Controlled
 
 _ENCODER = msgspec.msgpack.Encoder()
 

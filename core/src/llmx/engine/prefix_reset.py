@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from llmx.engine.engine import Engine
 
-__all__ = ["reset_prefix_cache"]
+__all__ = ["forget_prefixes", "reset_prefix_cache"]
 
 
 def reset_prefix_cache(engine: Engine, *, reset_running_requests: bool = False) -> bool:
@@ -20,6 +20,16 @@ def reset_prefix_cache(engine: Engine, *, reset_running_requests: bool = False) 
         return False
     for request in list(scheduler.running):
         scheduler.preempt(request)
-    for pool in kv.pools:
-        pool.reset_cache()
+    forget_prefixes(engine)
     return True
+
+
+def forget_prefixes(engine: Engine) -> dict[str, int]:
+    """No prompt start is known any more. Cached blocks become free; requests keep theirs, which no other request finds from now on.
+
+    {"blocks_dropped": cached blocks that are free now, "blocks_in_use": blocks that requests hold}.
+    """
+    dropped = engine.kv.blocks_cached
+    for pool in engine.kv.pools:
+        pool.reset_cache()
+    return {"blocks_dropped": dropped, "blocks_in_use": engine.kv.blocks_held}

@@ -19,6 +19,8 @@ from llmx.engine.messages import (
     Abort,
     Add,
     Configure,
+    Control,
+    Controlled,
     Failed,
     GetStats,
     Outputs,
@@ -56,7 +58,7 @@ class _Channel:
         self._decoder = decoder(ToEngine)
         self._parent = parent
 
-    def send(self, message: Progress | Ready | Failed | Outputs | Rejected | Stats) -> None:
+    def send(self, message: Progress | Ready | Failed | Outputs | Rejected | Stats | Controlled) -> None:
         self._out.send(encode(message))
 
     def receive(self, *, wait: bool) -> ToEngine | None:
@@ -135,18 +137,20 @@ def _progress_to(channel: _Channel) -> OnProgress:
 def _serve(engine: Engine, channel: _Channel) -> None:
     room = CompileRoom(engine.grammars)
     while True:
-        while (message := channel.receive(wait=not (engine.has_work or room))) is not None:
+        wait = not (engine.has_work or room)
+        while (message := channel.receive(wait=wait)) is not None:
             if isinstance(message, Shutdown):
                 return
             _handle(message, engine, channel, room)
+            wait = False  # in a pause the others wait still, and their time may be over
         for add, outcome in room.ready(idle=not engine.has_work):
             _add(add, engine, channel, outcome)
         if engine.has_work:
             items = engine.step()
             if items:
                 channel.send(Outputs(items))
-            for name, late in engine.expire():
-                channel.send(_refusal(name, late))
+        for name, late in engine.expire():
+            channel.send(_refusal(name, late))
 
 
 def _add(message: Add, engine: Engine, channel: _Channel, outcome: ReadyGrammar | RequestError | None = None, room: CompileRoom | None = None) -> None:
@@ -173,6 +177,8 @@ def _handle(message: ToEngine, engine: Engine, channel: _Channel, room: CompileR
                 channel.send(Outputs(ended))
         case GetStats():
             channel.send(Stats(message.token, engine.stats(kv_map=message.kv_map)))
+        case Control():
+            channel.send(engine.controls.answer(message))
 
 
 def _refusal(name: str, error: RequestError) -> Rejected:

@@ -12,7 +12,7 @@ from time import monotonic
 
 from llmx.config import EngineConfig
 from llmx.engine.child import EngineChild
-from llmx.engine.messages import EngineInfo
+from llmx.engine.messages import EngineInfo, ToEngine
 from llmx.engine.spawn import EngineProcess
 from llmx.errors import EngineDead, LlmxError
 from llmx.executor.base import Progress
@@ -34,6 +34,7 @@ class Supervisor:
         self._clock = clock
         self._restarts: deque[float] = deque()
         self._ended = False
+        self.standing: list[ToEngine] = []  # what a process that replaces another is told first
         self.child = EngineChild(config, user_set, spawned)
 
     def another(self) -> Supervisor:
@@ -60,7 +61,10 @@ class Supervisor:
             self._count(why)
             try:
                 self.child = EngineChild(self._config, self._user_set)
-                return await self.start()
+                info = await self.start()
+                for message in self.standing:
+                    await self.child.send(message)
+                return info
             except LlmxError as error:
                 why = f"; the last start failed: {error}"
             await asyncio.sleep(_PAUSE_S)

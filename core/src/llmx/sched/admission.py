@@ -27,6 +27,7 @@ class Admission:
     def __init__(self, kv: KVManager) -> None:
         self._kv = kv
         self._headroom = MIN_HEADROOM
+        self.last_arrival: int | None = None  # set: requests that arrived later wait
 
     def note_preemption(self) -> None:
         """A running request lost its blocks: admit more carefully."""
@@ -40,6 +41,8 @@ class Admission:
         """Waiting requests in the order in which they may be tried; a fresh pass per step."""
         seen = 0
         for request in list(waiting):
+            if self.last_arrival is not None and request.arrival > self.last_arrival:
+                continue
             yield request
             seen += 1
             if seen >= LOOK_AHEAD or request.times_passed >= MAX_PASSES:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from llmx.errors import EngineDead, ModelNotFound, PromptTooLong, QueueFull, QueueTimeout, RequestError, RequestFailed, RequestTimeout
+from llmx.errors import Conflict, EngineDead, ModelNotFound, PromptTooLong, QueueFull, QueueTimeout, RequestAborted, RequestError, RequestFailed, RequestTimeout
 
 __all__ = [
     "RETRY_AFTER_S",
@@ -88,7 +88,7 @@ def failure_status(error: Exception) -> tuple[int, dict[str, str]]:
     """HTTP status and extra headers for an exception."""
     if isinstance(error, QueueFull | RateLimited):
         return error.status, {"Retry-After": str(error.retry_after_s)}
-    if isinstance(error, NotReady):
+    if isinstance(error, NotReady | RequestAborted):
         return error.status, {"Retry-After": str(RETRY_AFTER_S)}
     if isinstance(error, RequestError):
         return error.status, {}
@@ -115,6 +115,8 @@ def _code(error: RequestError) -> str | None:
         (QueueFull, "queue_full"),
         (RequestTimeout, "request_timeout"),
         (RequestFailed, "internal_error"),
+        (RequestAborted, "aborted"),
+        (Conflict, "conflict"),
         (NotFound, "not_found"),
         (ModelAsleep, "model_asleep"),
         (NotReady, "not_ready"),

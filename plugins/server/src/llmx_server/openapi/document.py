@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 from pydantic import TypeAdapter
 from starlette.routing import BaseRoute
 
-from llmx_server.openapi import answers, kept, other
+from llmx_server.openapi import admin, answers, kept, other
 from llmx_server.openapi.fields import OTHER_NAMES, REQUIRED, SAME_AS, field_schema
 from llmx_server.routing import HttpRoute
 from llmx_server.served_models import ServedModels
@@ -62,6 +62,18 @@ _ANSWERS: dict[str, Any] = {
     "POST /v1/rerank": other.Ranking,
     "POST /v2/rerank": other.Ranking,
     "POST /v2/embed": other.CohereVectors,
+    "GET /v1/admin/models": admin.ModelStates,
+    "POST /v1/admin/models/load": admin.ModelState,
+    "POST /v1/admin/models/unload": admin.Unloaded,
+    "POST /sleep": admin.Sleeping,
+    "POST /wake_up": admin.Awake,
+    "GET /is_sleeping": admin.IsSleeping,
+    "POST /pause": admin.Paused,
+    "POST /resume": admin.Resumed,
+    "GET /is_paused": admin.IsPaused,
+    "POST /reset_prefix_cache": admin.Forgotten,
+    "POST /start_profile": admin.Profiling,
+    "POST /stop_profile": admin.Profiled,
 }
 _STREAMS = ("/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/responses/{response_id}", "/invocations")
 _HEALTH = ("/ping", "/health", "/ready")
@@ -76,6 +88,10 @@ _QUERIES: dict[str, dict[str, Any]] = {
     "GET /v1/batches": _PAGED,
     **{f"GET {path}": _MODEL for path in (*_HEALTH, "/engine/state")},
     "POST /ping": _MODEL,
+    "POST /sleep": {**_MODEL, "level": {"enum": ["1", "2"]}, "mode": {"enum": ["abort", "wait"]}},
+    "POST /pause": {**_MODEL, "mode": {"enum": ["keep", "wait", "abort"]}, "clear_cache": {"type": "boolean"}},
+    "POST /reset_prefix_cache": {**_MODEL, "reset_running_requests": {"type": "boolean"}},
+    **dict.fromkeys(("POST /wake_up", "GET /is_sleeping", "POST /resume", "GET /is_paused", "POST /start_profile", "POST /stop_profile"), _MODEL),
 }
 _FILE = {
     "type": "object",
@@ -206,7 +222,7 @@ def _refine(schema: dict[str, Any], path: str, models: list[Serving], *, by_defa
     sizes = {"vocab_size": info.vocab_size if info else 2**31, "context": info.max_model_len if info else 2**31}
     priorities = not models or models[0].config.scheduler.policy == "priority"
     for name, old in schema["properties"].items():
-        new = _named(models) if name == "model" else field_schema(path, name, **sizes, priorities=priorities)
+        new = _named(models) if name == "model" and path != "/v1/admin/models/load" else field_schema(path, name, **sizes, priorities=priorities)
         if new is None:
             new = {key: value for key, value in old.items() if key not in ("title", "default")}
         schema["properties"][name] = new if name in required else {"anyOf": [new, {"type": "null"}]}

@@ -19,7 +19,7 @@ from llmx_server.served_models import ServedModels, models_of
 from llmx_server.serving import Serving
 from llmx_server.socket_guard import same_origin
 
-__all__ = ["LoadRequest", "UnloadRequest", "router"]
+__all__ = ["LoadRequest", "UnloadRequest", "admin_of", "asked", "router"]
 
 router = Router()
 
@@ -42,14 +42,14 @@ class UnloadRequest(BodyModel):
 @router.get("/v1/admin/models")
 async def list_all(request: Request) -> Response:
     """Every model with its state and its running requests."""
-    models = _admin(request)
+    models = admin_of(request)
     return JsonResponse({"object": "list", "data": [_shown(serving) for serving in models]})
 
 
 @router.post("/v1/admin/models/load", body=LoadRequest)
 async def load(request: Request) -> Response:
     """Load a model; the answer comes when it takes requests. Nothing is fetched from the hub."""
-    models = _admin(request)
+    models = admin_of(request)
     body = await read_body(request, LoadRequest)
     known = next((serving for serving in models if body.model in serving.model_names), None)
     if known is not None and not body.model_extra:
@@ -64,7 +64,7 @@ async def load(request: Request) -> Response:
 @router.post("/v1/admin/models/unload", body=UnloadRequest)
 async def unload(request: Request) -> Response:
     """Serve a model no more; its memory is free when the answer comes."""
-    models = _admin(request)
+    models = admin_of(request)
     body = await read_body(request, UnloadRequest)
     serving = models.find(body.model)
     await models.unload(serving, wait_s=body.timeout)
@@ -74,13 +74,13 @@ async def unload(request: Request) -> Response:
 @router.post("/sleep")
 async def sleep(request: Request) -> Response:
     """End the engine processes, of all models or of ?model=: weights and KV cache are freed. ?mode=abort ends what runs, wait lets it end."""
-    models = _admin(request)
+    models = admin_of(request)
     level, mode = request.query_params.get("level", "1"), request.query_params.get("mode", "abort")
     if level not in ("1", "2"):
         raise RequestError(f"level is {shorten(level)}: it must be 1 or 2, which both end the engine process; 0 is not supported", field="level")
     if mode not in ("abort", "wait"):
         raise RequestError(f"mode is {shorten(mode)}: it must be abort or wait; what runs cannot be kept without its engine", field="mode")
-    for serving in _asked(request, models):
+    for serving in asked(request, models):
         await models.rest(serving, "asleep", wait_s=models.config.server.drain_timeout_s if mode == "wait" else 0.0)
     return JsonResponse({"status": "sleeping", "level": int(level)})
 
@@ -88,10 +88,10 @@ async def sleep(request: Request) -> Response:
 @router.post("/wake_up")
 async def wake_up(request: Request) -> Response:
     """Start the engine processes again, of all models or of ?model=; the answer comes when they take requests."""
-    models = _admin(request)
+    models = admin_of(request)
     if "tags" in request.query_params:
         raise RequestError("tags is set: weights and KV cache come back together, leave it out", field="tags")
-    for serving in _asked(request, models):
+    for serving in asked(request, models):
         await models.rouse(serving)
     return JsonResponse({"status": "awake"})
 
@@ -99,11 +99,11 @@ async def wake_up(request: Request) -> Response:
 @router.get("/is_sleeping")
 async def is_sleeping(request: Request) -> Response:
     """Whether all models, or ?model=, are asleep."""
-    models = _admin(request)
-    return JsonResponse({"is_sleeping": all(serving.residence == "asleep" for serving in _asked(request, models))})
+    models = admin_of(request)
+    return JsonResponse({"is_sleeping": all(serving.residence == "asleep" for serving in asked(request, models))})
 
 
-def _admin(request: Request) -> ServedModels:
+def admin_of(request: Request) -> ServedModels:
     """The models. Raises NotReady, and RequestError for a page of another origin: a browser sends what any page asks for."""
     origin = request.headers.get("origin")
     if origin is not None and not same_origin(origin.encode(), request.headers.get("host", "").encode()):
@@ -113,7 +113,8 @@ def _admin(request: Request) -> ServedModels:
     return models
 
 
-def _asked(request: Request, models: ServedModels) -> list[Serving]:
+def asked(request: Request, models: ServedModels) -> list[Serving]:
+    """The model that ?model= names, or all. Raises ModelNotFound."""
     name = request.query_params.get("model")
     return [models.find(name)] if name else list(models)
 

@@ -12,7 +12,7 @@ from llmx.errors import EngineDead
 from llmx_server.engine_state import engine_state
 from llmx_server.errors import RETRY_AFTER_S, JsonResponse
 from llmx_server.metrics import CONTENT_TYPE_LATEST
-from llmx_server.routes import admin
+from llmx_server.routes import admin, steering
 from llmx_server.routing import Router
 from llmx_server.served_models import models_of
 from llmx_server.serving import Serving
@@ -21,7 +21,7 @@ from llmx_server.version import version
 __all__ = ["router"]
 
 router = Router()
-router.routes += admin.router.routes
+router.routes += admin.router.routes + steering.router.routes
 
 _STATES = {"asleep": "asleep", "idle": "unloaded, until a request comes"}
 _WHY = {"loading": "the model is still loading", "draining": "the server is shutting down: running requests may finish, new ones are refused"}
@@ -37,7 +37,7 @@ async def health(request: Request) -> Response:
 
 @router.get("/ready")
 async def ready(request: Request) -> Response:
-    """200 when new requests are taken, by one model at least; 503 while loading, shutting down or without an engine. ?model= asks for one alone."""
+    """200 when new requests are taken, by one model at least; 503 while loading, shutting down, paused or without an engine. ?model= asks for one alone."""
     return await _health(request, "ready")
 
 
@@ -85,6 +85,9 @@ async def _health(request: Request, fine: str) -> Response:
     name = request.query_params.get("model")
     asked = [models.find(name)] if name else list(models)
     found = [(True, "") if serving.residence != "loaded" else await serving.engine.health() for serving in asked]
+    paused = fine == "ready" and all(serving.residence != "loaded" or serving.engine.steering.paused for serving in asked)
+    if paused and any(serving.residence == "loaded" for serving in asked):
+        return _unavailable("paused", "an administrator paused the engine: requests wait until POST /resume")
     states = {one.model_names[0]: _STATES.get(one.residence, "ok") if ok else reason for one, (ok, reason) in zip(asked, found, strict=True)}
     each = {"models": states} if len(found) > 1 else {}
     why = "; ".join(reason for ok, reason in found if not ok)
