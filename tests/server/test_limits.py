@@ -64,7 +64,7 @@ def test_a_bucket_fills_evenly_and_the_last_one_let_in_may_take_more_than_is_lef
 
 async def test_what_is_counted_to_the_token(engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that stands still: whole answers, streams, one that its client leaves, one that the engine refuses, one that is not valid."""
-    monkeypatch.setattr("llmx_server.callers.Meter", lambda name, limits: Meter(name, limits, lambda: 0.0))
+    monkeypatch.setattr("llmx_server.callers.Meter", lambda name, limits, **more: Meter(name, limits, lambda: 0.0, **more))
     async with limited(engine, tmp_path, rpm=100, tpm=LONG) as client:
 
         async def spent(requests: int) -> int:
@@ -158,9 +158,10 @@ def test_limits_in_the_file(tmp_path: Path) -> None:
     file.write_text(line + "\n")
     found = KeyRing((), str(file)).find(key.encode())
     assert found is not None and found.limits == Limits(60, 1000)
-    for words in ("rpm=0", "rpm=x", "rpm=1 rpm=2", "tps=5", "rpm=-1", "rpm=1.5", "rpm", "tpm=9999999999999"):
+    budgets = ("budget=5", "budget=0/day", "budget=5/week", "budget=/day")
+    for words in ("rpm=0", "rpm=x", "rpm=1 rpm=2", "tps=5", "rpm=-1", "rpm=1.5", "rpm", "tpm=9999999999999", *budgets):
         file.write_text(line.replace("rpm=60 tpm=1000", words) + "\n")
-        with pytest.raises(ConfigError, match="is no limit: rpm=N and tpm=N"):
+        with pytest.raises(ConfigError, match="is no limit: rpm=N, tpm=N and budget=N/PERIOD"):
             KeyRing((), str(file))
     with pytest.raises(ConfigError, match="is no limit"):
         new_key("ann", ("generate",), Limits(-1, 0))

@@ -84,6 +84,7 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, others: Sequence[tu
     app.state.responses = ResponseStore(config.server.response_store_bytes, config.server.response_max_age_s)
     keyed = config.server.api_keys or config.server.api_key_file
     callers = Callers(KeyRing(config.server.api_keys, config.server.api_key_file)) if keyed else None
+    app.state.callers = callers  # None: no key is asked for
     app.state.batches = start_batches(config, models.host, lambda: unguarded(app), callers) if config.server.files_dir else None
     if callers is not None:
         app.add_middleware(ApiKeyGuard, callers=callers, root_path=config.server.root_path, on_refused=serving.metrics.rejected)

@@ -195,7 +195,7 @@ async def _outcome(line: Line, runner: Runner, leaving: Callable[[], bool]) -> O
     tries = 0
     while True:
         answer = await runner.send(line)
-        if answer.status not in (429, 503):  # of a full queue, or of an engine that starts again
+        if answer.status not in (429, 503) or b'"insufficient_quota"' in answer.body:  # of a full queue, or of an engine that starts again
             return Outcome(line, answer)
         if leaving():
             return None

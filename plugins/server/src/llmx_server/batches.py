@@ -19,8 +19,9 @@ from llmx_server.body import shorten
 from llmx_server.caller import Caller
 from llmx_server.callers import Callers
 from llmx_server.errors import NotFound
-from llmx_server.file_store import FileStore, new_id, save_json
+from llmx_server.file_store import FileStore, new_id
 from llmx_server.in_process import InProcess
+from llmx_server.saved_json import save_json
 from llmx_server.serving import Host
 from llmx_server.turns import Turns
 

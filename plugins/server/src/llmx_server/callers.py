@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmx_server.budgets import Ledger
 from llmx_server.caller import Caller
 from llmx_server.keys import Key, KeyRing
 from llmx_server.limits import Meter
@@ -10,20 +11,28 @@ __all__ = ["Callers"]
 
 
 class Callers:
-    """Those whom `keys` name."""
+    """Those whom `keys` name. Raises ConfigError when a key has a budget and there is no writing down what it used."""
 
     def __init__(self, keys: KeyRing) -> None:
         self.keys = keys
         self._meters: dict[str, Meter] = {}
+        self._ledger = Ledger(keys.path) if keys.path is not None else None
+        if self._ledger is not None and any(key.limits.budget.tokens for key in keys.filed()):
+            self._ledger.check_writable()
 
     def of(self, key: Key) -> Caller:
         """Who shows this key. A key whose limits have changed in the file begins anew."""
         meter = self._meters.get(key.name)
         if meter is None or meter.limits != key.limits:
-            meter = self._meters[key.name] = Meter(key.name, key.limits)
+            meter = self._meters[key.name] = Meter(key.name, key.limits, ledger=self._ledger)
         return Caller(key.name, "admin" in key.scopes, meter)
 
     def owner(self, name: str) -> Caller:
         """Who owns something, for work that goes on without a request. Never an admin: the work outlives the request that a key was shown for."""
         key = self.keys.named(name)
         return Caller(name, False, self.of(key).meter if key else None)
+
+    def save(self) -> None:
+        """The server ends: write down what budgets were used."""
+        if self._ledger is not None:
+            self._ledger.save()

@@ -18,6 +18,7 @@ __all__ = [
     "ModelAsleep",
     "NotFound",
     "NotReady",
+    "QuotaExceeded",
     "RateLimited",
     "error_body",
     "failure_body",
@@ -79,6 +80,16 @@ class RateLimited(RequestError):
         self.kind, self.retry_after_s = kind, retry_after_s
 
 
+class QuotaExceeded(RequestError):
+    """A key has used its budget. retry_after_s: until the next one begins; None: there is none."""
+
+    status = 429
+
+    def __init__(self, message: str, *, retry_after_s: int | None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 def error_body(message: str, *, type: str = "invalid_request_error", param: str | None = None, code: str | None = None) -> dict[str, Any]:
     """The body of an error answer."""
     return {"error": {"message": message, "type": type, "param": param, "code": code}}
@@ -88,6 +99,9 @@ def failure_status(error: Exception) -> tuple[int, dict[str, str]]:
     """HTTP status and extra headers for an exception."""
     if isinstance(error, QueueFull | RateLimited):
         return error.status, {"Retry-After": str(error.retry_after_s)}
+    if isinstance(error, QuotaExceeded):
+        again = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+        return error.status, {"x-should-retry": "false", **again}  # OpenAI's clients heed it: soon it will be no better
     if isinstance(error, NotReady | RequestAborted):
         return error.status, {"Retry-After": str(RETRY_AFTER_S)}
     if isinstance(error, RequestError):
@@ -100,11 +114,15 @@ def failure_status(error: Exception) -> tuple[int, dict[str, str]]:
 def failure_body(error: Exception) -> dict[str, Any]:
     """Body for an exception. Only messages meant for clients are shown; of others nothing but that they happened."""
     if isinstance(error, RequestError):
-        kind = error.kind if isinstance(error, RateLimited) else "invalid_request_error" if error.status < 500 else "server_error"
+        kind = _kind(error) or ("invalid_request_error" if error.status < 500 else "server_error")
         return error_body(str(error), type=kind, param=error.field, code=_code(error))
     if isinstance(error, EngineDead):
         return error_body(str(error) or "the engine has stopped", type="server_error", code="engine_dead")
     return error_body("internal error: see the server's log", type="server_error", code="internal_error")
+
+
+def _kind(error: RequestError) -> str | None:
+    return error.kind if isinstance(error, RateLimited) else "insufficient_quota" if isinstance(error, QuotaExceeded) else None
 
 
 def _code(error: RequestError) -> str | None:
@@ -124,5 +142,6 @@ def _code(error: RequestError) -> str | None:
         (NothingAllowed, "nothing_allowed"),
         (BodyTooLarge, "body_too_large"),
         (RateLimited, "rate_limit_exceeded"),
+        (QuotaExceeded, "insufficient_quota"),
     )
     return next((code for kind, code in codes if isinstance(error, kind)), None)

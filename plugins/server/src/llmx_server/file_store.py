@@ -17,9 +17,9 @@ from llmx.errors import ConfigError, RequestError
 from llmx_server.body import shorten
 from llmx_server.caller import Caller
 from llmx_server.errors import NotFound
-from llmx_server.frames import encode
+from llmx_server.saved_json import save_json
 
-__all__ = ["MAX_FILE_BYTES", "FileStore", "StorageFull", "new_id", "save_json"]
+__all__ = ["MAX_FILE_BYTES", "FileStore", "StorageFull", "new_id"]
 
 MAX_FILE_BYTES = 200 * 2**20  # of one upload: OpenAI's limit for batches
 
@@ -28,16 +28,6 @@ class StorageFull(RequestError):
     """The folder has no room, by its limit or the disk's."""
 
     status = 507
-
-
-def save_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a file so that it is the old or the new one, whenever the machine stops."""
-    beside = path.with_suffix(".new")
-    with beside.open("wb") as file:
-        file.write(encode(value))
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
 
 
 def new_id(prefix: str) -> str:

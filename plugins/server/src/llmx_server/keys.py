@@ -1,6 +1,7 @@
 """API keys: those of --api-key, which may do everything, and those of a file, each with a name and scopes. The file holds no key, only salted hashes.
 
-A line of the file: `NAME SCOPE[,SCOPE] [rpm=N] [tpm=N] SALT$HASH`; `llmx key` writes it. Empty lines and lines that begin with # are comments.
+A line of the file: `NAME SCOPE[,SCOPE] [rpm=N] [tpm=N] [budget=N/PERIOD] SALT$HASH`; `llmx key` writes it. Empty lines and lines
+that begin with # are comments.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmx.errors import ConfigError
+from llmx_server.budgets import PERIODS, Budget, Period
 from llmx_server.limits import Limits
 
 __all__ = ["SCOPES", "Key", "KeyRing", "new_key"]
@@ -22,6 +24,7 @@ SCOPES = ("generate", "embed", "admin")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LIMIT = re.compile(r"[1-9][0-9]{0,11}")
+_PERIODS: dict[str, Period] = {period: period for period in PERIODS}
 _SECRET = re.compile(r"([0-9a-f]{32})\$([0-9a-f]{64})")
 _log = logging.getLogger("llmx.server")
 
@@ -50,7 +53,7 @@ class KeyRing:
     def __init__(self, keys: tuple[str, ...], file: str = "") -> None:
         # Brackets, which no name in a file has: what one of these owns is nobody else's.
         self._given = tuple(_key(f"--api-key[{at}]", frozenset(SCOPES), key) for at, key in enumerate(keys, 1))
-        self._path = Path(file) if file else None
+        self.path = Path(file) if file else None
         self._stamp = self._look()
         self._filed = self._read()
 
@@ -65,9 +68,9 @@ class KeyRing:
         self._renew()
         return next((key for key in (*self._given, *self._filed) if key.name == name), None)
 
-    def names(self) -> list[str]:
-        """Names of the file's keys."""
-        return [key.name for key in self._filed]
+    def filed(self) -> tuple[Key, ...]:
+        """The file's keys."""
+        return self._filed
 
     def _renew(self) -> None:
         if (stamp := self._look()) == self._stamp:
@@ -80,22 +83,22 @@ class KeyRing:
 
     def _look(self) -> tuple[int, int] | None:
         try:
-            found = self._path.stat() if self._path else None
+            found = self.path.stat() if self.path else None
         except OSError:
             return None
         return (found.st_mtime_ns, found.st_size) if found else None
 
     def _read(self) -> tuple[Key, ...]:
-        if self._path is None:
+        if self.path is None:
             return ()
         try:
-            lines = self._path.read_text().splitlines()
+            lines = self.path.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the file of API keys {self._path} cannot be read: {error}", field="server.api_key_file") from error
-        found = [_parse(line, f"{self._path}:{at}") for at, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")]
+            raise ConfigError(f"the file of API keys {self.path} cannot be read: {error}", field="server.api_key_file") from error
+        found = [_parse(line, f"{self.path}:{at}") for at, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")]
         names = [key.name for key in found]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ConfigError(f"{self._path}: the name {twice[0]!r} stands on two lines: give each key its own", field="server.api_key_file")
+            raise ConfigError(f"{self.path}: the name {twice[0]!r} stands on two lines: give each key its own", field="server.api_key_file")
         return tuple(found)
 
 
@@ -104,7 +107,9 @@ def new_key(name: str, scopes: tuple[str, ...], limits: Limits | None = None) ->
     key = f"llmx-{secrets.token_urlsafe(32)}"
     made = _key(name, frozenset(scopes), key)
     words = [name, ",".join(scope for scope in SCOPES if scope in scopes)]
-    words += [f"{what}={most}" for what, most in (("rpm", limits.rpm), ("tpm", limits.tpm)) if most] if limits else []
+    if limits:
+        words += [f"{what}={most}" for what, most in (("rpm", limits.rpm), ("tpm", limits.tpm)) if most]
+        words += [f"budget={limits.budget.tokens}/{limits.budget.period}"] if limits.budget.tokens else []
     line = " ".join([*words, f"{made.salt.hex()}${made.digest.hex()}"])
     _parse_words(name, list(scopes), "llmx key")
     _parse_limits(words[2:], "llmx key")
@@ -115,7 +120,7 @@ def _parse(line: str, where: str) -> Key:
     words = line.split()
     secret = _SECRET.fullmatch(words[-1]) if len(words) >= 3 else None
     if secret is None:
-        form = "NAME SCOPES SALT$HASH, with rpm=N and tpm=N before the hash where there are limits"
+        form = "NAME SCOPES SALT$HASH, with rpm=N, tpm=N and budget=N/PERIOD before the hash where there are limits"
         raise ConfigError(f"{where}: a line is {form}, as `llmx key` writes it", field="server.api_key_file")
     scopes = _parse_words(words[0], words[1].split(","), where)
     return Key(words[0], scopes, bytes.fromhex(secret[1]), bytes.fromhex(secret[2]), _parse_limits(words[2:-1], where))
@@ -123,12 +128,17 @@ def _parse(line: str, where: str) -> Key:
 
 def _parse_limits(words: list[str], where: str) -> Limits:
     found: dict[str, int] = {}
+    period: Period = "total"
     for word in words:
         what, _, most = word.partition("=")
-        if what not in ("rpm", "tpm") or what in found or not _LIMIT.fullmatch(most):
-            raise ConfigError(f"{where}: {word[:80]!r} is no limit: rpm=N and tpm=N, once each, N from 1 to 999999999999", field="server.api_key_file")
+        if what == "budget":
+            most, _, length = most.partition("/")
+            most, period = (most, _PERIODS[length]) if length in _PERIODS else ("", period)
+        if what not in ("rpm", "tpm", "budget") or what in found or not _LIMIT.fullmatch(most):
+            forms = f"rpm=N, tpm=N and budget=N/PERIOD, once each, N from 1 to 999999999999, PERIOD one of {', '.join(PERIODS)}"
+            raise ConfigError(f"{where}: {word[:80]!r} is no limit: {forms}", field="server.api_key_file")
         found[what] = int(most)
-    return Limits(**found)
+    return Limits(found.get("rpm", 0), found.get("tpm", 0), Budget(found.get("budget", 0), period))
 
 
 def _parse_words(name: str, scopes: list[str], where: str) -> frozenset[str]:

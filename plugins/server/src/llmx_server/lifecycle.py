@@ -15,6 +15,7 @@ from llmx.config import EngineConfig
 from llmx.errors import LlmxError
 from llmx_server.app import create_app
 from llmx_server.batches import Batches
+from llmx_server.callers import Callers
 from llmx_server.draining import drain, signals
 from llmx_server.listen import BACKLOG, listen, url_of
 from llmx_server.served_models import ServedModels
@@ -48,11 +49,12 @@ async def serve(
     """
     engines = [engine, *(other for other, _ in others)]
     batches: Batches | None = None
+    callers: Callers | None = None
     models: ServedModels | None = None
     try:
         sock = sock or listen(config.server)
         app = create_app(engine, config, others=others, phase="loading")
-        models, batches = app.state.models, app.state.batches
+        models, batches, callers = app.state.models, app.state.batches, app.state.callers
         models.make_engine = make_engine
         server = _Server(_uvicorn_config(app, config))
         with signals(server, app.state.models) as asked:
@@ -66,6 +68,8 @@ async def serve(
     finally:
         if batches is not None:
             await batches.close()
+        if callers is not None:
+            callers.save()
         if config.server.uds:
             Path(config.server.uds).unlink(missing_ok=True)
         if models is not None:

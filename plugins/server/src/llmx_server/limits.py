@@ -1,6 +1,6 @@
-"""Rate limits of a key: requests and tokens a minute, counted on what was used in truth.
+"""Limits of a key: requests and tokens a minute, and a budget of tokens (llmx_server.budgets), counted on what was used in truth.
 
-Both are buckets that fill evenly and hold one minute's worth. A request is let in while there is something left; the tokens of its prompt are
+Those of a minute are buckets that fill evenly and hold one minute's worth. A request is let in while there is something left; the tokens of its prompt are
 taken at once, those of its answer as they come. So the last one let in may take more than was left, and those after it wait the longer.
 """
 
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from llmx_server.budgets import Budget, Ledger
 from llmx_server.errors import RateLimited
 
 __all__ = ["Limits", "Meter"]
@@ -19,10 +20,11 @@ __all__ = ["Limits", "Meter"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Requests and tokens (prompt and answer) a minute; 0: no limit."""
+    """Requests and tokens (prompt and answer) a minute, and tokens of a longer time; 0: no limit."""
 
     rpm: int = 0
     tpm: int = 0
+    budget: Budget = Budget()
 
 
 class _Bucket:
@@ -49,30 +51,34 @@ class _Bucket:
 
 
 class Meter:
-    """What one key has used of its limits. name: the key's, for messages. clock: seconds."""
+    """What one key has used of its limits. name: the key's, for messages. ledger: where its budget is counted, if it has one. clock: seconds."""
 
-    def __init__(self, name: str, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, name: str, limits: Limits, clock: Callable[[], float] = time.monotonic, *, ledger: Ledger | None = None) -> None:
         self.name, self.limits = name, limits
         amounts = {"requests": limits.rpm, "tokens": limits.tpm}
         self._buckets = {kind: _Bucket(most, clock) for kind, most in amounts.items() if most}
+        self._ledger = ledger if limits.budget.tokens else None
+        self._account = ledger.account(name) if ledger is not None and limits.budget.tokens else None
         self._order = asyncio.Lock()  # of those who wait to be let in
 
     def check(self) -> None:
-        """Raise RateLimited while a request would not be let in."""
+        """Raise RateLimited while a request would not be let in, QuotaExceeded when the budget is used up."""
+        if self._account is not None:
+            self._account.check(self.limits.budget)
         for kind, bucket in self._buckets.items():
             if wait := bucket.seconds_to(1):
                 message = f"the API key {self.name!r} may use {bucket.most} {kind} a minute: try again in {math.ceil(wait)} s"
                 raise RateLimited(message, kind=kind, retry_after_s=math.ceil(wait))
 
     def admit(self, prompt_tokens: int) -> None:
-        """Let one request in and count it, with the tokens of all its prompts. Raises RateLimited."""
+        """Let one request in and count it, with the tokens of all its prompts. Raises as `check` does."""
         self.check()
         if bucket := self._buckets.get("requests"):
             bucket.take(1)
         self.used(prompt_tokens)
 
     async def admit_later(self, prompt_tokens: int) -> None:
-        """As `admit`, as soon as there is room; who asks first is let in first."""
+        """As `admit`, as soon as there is room; who asks first is let in first. Raises QuotaExceeded: more budget is not waited for."""
         async with self._order:
             while wait := max((bucket.seconds_to(1) for bucket in self._buckets.values()), default=0.0):
                 await asyncio.sleep(wait)
@@ -82,6 +88,9 @@ class Meter:
         """Tokens that were computed; negative: that were counted and then not computed."""
         if bucket := self._buckets.get("tokens"):
             bucket.take(tokens)
+        if self._account is not None and self._ledger is not None:
+            self._account.add(tokens, self.limits.budget.period)
+            self._ledger.changed()
 
     def headers(self) -> dict[str, str]:
         """x-ratelimit-* as OpenAI names them; reset: the time until all of the limit is there again."""
@@ -90,4 +99,4 @@ class Meter:
             shown[f"x-ratelimit-limit-{kind}"] = str(bucket.most)
             shown[f"x-ratelimit-remaining-{kind}"] = str(max(0, math.floor(bucket.level())))
             shown[f"x-ratelimit-reset-{kind}"] = f"{bucket.seconds_to(bucket.most):.3f}s"
-        return shown
+        return shown | (self._account.headers(self.limits.budget) if self._account is not None else {})
