@@ -104,6 +104,7 @@ class ServerConfig:
     uds: str = ""  # path of a Unix socket to listen on instead of host and port
     api_keys: tuple[str, ...] = ()  # each may do everything
     api_key_file: str = ""  # names, scopes and salted hashes of keys
+    cache_salt_per_key: bool = False  # no key finds prompt starts of another in the prefix cache
     root_path: str = ""
     tool_parser: str = "auto"  # how the model writes tool calls: a name of llmx.answers, auto (told from the chat template) or none
     reasoning_parser: str = "auto"

@@ -162,6 +162,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("uds", "server.uds", "str", "path of a Unix socket to listen on, instead of host and port", server=True),
     Option("api_key", "server.api_keys", "list", "key that clients must send; several are allowed", server=True, secret=True),
     Option("api_key_file", "server.api_key_file", "str", "file of keys with scopes, as salted hashes; `llmx key` writes it", server=True),
+    Option(
+        "cache_salt_per_key",
+        "server.cache_salt_per_key",
+        "bool",
+        "no key finds prompt starts of another in the prefix cache, so that time tells nothing of others' prompts; needs keys",
+        server=True,
+    ),
     Option("root_path", "server.root_path", "str", "path prefix behind a proxy", server=True),
     Option(
         "log_level",

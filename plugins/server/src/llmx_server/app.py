@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
-from llmx.config import EngineConfig
-from llmx.errors import LlmxError
+from llmx.config import EngineConfig, ServerConfig
+from llmx.errors import ConfigError, LlmxError
 from llmx_server.auth import ApiKeyGuard
 from llmx_server.batches import start_batches
 from llmx_server.callers import Callers
@@ -82,8 +82,7 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, others: Sequence[tu
     app = _routed(config.server.root_path)
     app.state.models = models
     app.state.responses = ResponseStore(config.server.response_store_bytes, config.server.response_max_age_s)
-    keyed = config.server.api_keys or config.server.api_key_file
-    callers = Callers(KeyRing(config.server.api_keys, config.server.api_key_file)) if keyed else None
+    callers = _callers(config.server)
     app.state.callers = callers  # None: no key is asked for
     app.state.batches = start_batches(config, models.host, lambda: unguarded(app), callers) if config.server.files_dir else None
     if callers is not None:
@@ -98,6 +97,15 @@ def unguarded(app: Application) -> Application:
     inner = _routed()
     inner.state = app.state
     return inner
+
+
+def _callers(config: ServerConfig) -> Callers | None:
+    """None: no key is asked for. Raises ConfigError."""
+    if config.api_keys or config.api_key_file:
+        return Callers(KeyRing(config.api_keys, config.api_key_file), salted=config.cache_salt_per_key)
+    if config.cache_salt_per_key:
+        raise ConfigError("--cache-salt-per-key is set, but no keys are asked for: add --api-key or --api-key-file", field="server.cache_salt_per_key")
+    return None
 
 
 def _served(engine: AsyncEngine, config: EngineConfig, others: Sequence[tuple[AsyncEngine, EngineConfig]], host: Host) -> ServedModels:

@@ -18,16 +18,22 @@ class Caller:
     """Who asks. name: of the key, "" where none is asked for. admin: sees what everybody keeps; so does the server itself, and everybody without keys.
 
     turn: of work that nobody waits for, the line of a batch: it is let in when the limits of the key and the others' turns allow, and not refused.
+    salt: what keeps the prompt starts of this caller apart from others' in the prefix cache; "": nothing does.
     """
 
     name: str = ""
     admin: bool = True
     meter: Meter | None = None
     turn: Turn | None = None
+    salt: str = ""
 
     def sees(self, owner: str) -> bool:
         """Whether something of this owner is there for the caller. What has no owner ("") was made without keys: with keys it is there for admins only."""
         return self.admin or (owner == self.name and owner != "")
+
+    def salted(self, cache_salt: str) -> str:
+        """The cache_salt of a request, with the caller's own before it. Both cannot be told apart wrongly: a caller's has one length."""
+        return self.salt + cache_salt
 
     def check_limits(self) -> None:
         """Raise RateLimited while a request would not be let in."""

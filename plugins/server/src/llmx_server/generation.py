@@ -118,7 +118,7 @@ async def _run(serving: Serving, job: Job, replay: bool) -> AsyncGenerator[Reque
             job.params,
             job.request_id,
             priority=job.params.priority,
-            cache_salt=job.cache_salt,
+            cache_salt=who.salted(job.cache_salt),
             timeout_s=serving.config.server.request_timeout_s,
             replay=replay,
         )

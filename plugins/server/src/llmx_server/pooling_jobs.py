@@ -90,7 +90,7 @@ def _fitting(serving: Serving, job: PoolingJob, place: str) -> PoolingJob:
 
 async def run_jobs(request: Request, serving: Serving, body: PoolingFields | None, jobs: Sequence[PoolingJob], priority: int = 0) -> list[PoolingRequestOutput]:
     """The answers in the order of the jobs; one that fails, or a client that goes away, ends the others."""
-    salt = "" if body is None else body.salt()
+    salt = caller().salted("" if body is None else body.salt())
     priority = priority if body is None else body.priority
     serving.check_priority(priority)
     await caller().admit(sum(len(job.token_ids) for job in jobs))
