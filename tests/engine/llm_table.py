@@ -109,7 +109,11 @@ def sampling_fields(plain: RequestOutput) -> dict[str, Field | Refused]:
         "prompt_logprob_token_ids": Refused([1]),
         "prompt_logprob_start": Refused(3),
         "trace_decode_token_ids": Refused([1]),
-        "thinking_token_budget": Refused(5),
+        "thinking_token_budget": Field(
+            {"thinking_token_budget": 2},
+            lambda a, b: tokens(b)[:2] == tokens(a)[:2] and "</think>" in text(b),
+            "reasoning ends after so many tokens; needs a model that marks its reasoning, or `reasoning_parser`",
+        ),
         "repetition_detection": Refused({"max_pattern_size": 3}),
         "watermarking": Refused(True),
     }

@@ -32,10 +32,11 @@ REQUEST: dict[str, dict[str, Any]] = {
     "stop strings": {"stop": ("\n3", "1. :")},  # met after 18 or more tokens, across two of them
     "seed": {"temperature": 0.9, "seed": 11},
     "logit bias": {"logit_bias": {30: -4.0, 28: 2.5, 9860: -3.0}},
-    "allowed ids": {"allowed_token_ids": tuple(range(3, 3000))},
+    "allowed ids": {"allowed_token_ids": (*range(3, 3000), 9617, 17400)},  # the last two spell, with 46, </think>
     "bans": {"bad_words": ("Atlantic Ocean", "Mediterranean"), "stop_token_ids": (30,), "min_tokens": 20},  # the plain answer has all three
     "cut prompt": {"truncate_prompt_tokens": 33},
     "grammar": {"structured_outputs": StructuredOutputsParams(regex=r"( [A-Z][a-z]{1,9},?){30,60}")},  # longer than max_tokens
+    "thinking budget": {"thinking_token_budget": 4},  # the answer begins inside its reasoning
 }
 ENGINE = ("prefix cache", "chunked prefill", "preemption", "streaming", "drafting")
 FEATURES = (*REQUEST, *ENGINE)
@@ -72,7 +73,7 @@ class ScriptReader:
 
 
 def _llm(**options: Any) -> LLM:
-    return LLM(platform="cpu", threads=1, max_model_len=256, **{"num_blocks": 200, "max_num_seqs": 8, **options})
+    return LLM(platform="cpu", threads=1, max_model_len=256, reasoning_parser="deepseek_r1", **{"num_blocks": 200, "max_num_seqs": 8, **options})
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +168,8 @@ def test_pair_equals_the_plain_result(
     asked = frozenset(features & set(REQUEST))
     if asked not in plain_results:
         wanted = plain_results[asked] = plain.generate(PROMPT, params)[0]
+        if "thinking budget" in features:
+            assert all("</think>" in answer.text for answer in wanted.outputs)
         assert wanted.outputs[0].token_ids, "the plain run gave nothing to compare"
         if "n > 1" in features and "seed" not in features:
             _answers_equal_single_ones(plain, params, wanted)

@@ -99,7 +99,8 @@ form holds from the first token behind the end marker on. It is the same for `re
 - Markers of a family's content (`<answer>`, `<response>`) are not part of a form. With `minimax_m2_append_think` reasoning is given apart
   when there is a form.
 - gpt-oss (`openai_gptoss`) has channels instead of an end marker: there a form holds from the first token, and there is no reasoning.
-- `/v1/completions` and `LLM` know no reasoning: a form holds from the first token.
+- `thinking_token_budget` ends reasoning that gets too long ([tool calling](tool-calling.md)).
+- `/v1/completions` and `LLM` know no reasoning, unless a request has a thinking budget: a form holds from the first token.
 
 ## Keywords of JSON Schema
 

@@ -114,7 +114,7 @@ REFUSED: dict[str, str] = {
         ("formats are in docs/tool-calling.md: choose one with --tool-call-parser or --reasoning-parser", "tool_parser_plugin reasoning_parser_plugin"),
         ("strict is a field of each tool: leave it out", "tool_strict_level"),
         ("tools are run by the client: leave it out", "tool_server"),
-        ("there is no thinking budget: leave it out; max_tokens limits the whole answer", "reasoning_config"),
+        ("the markers are those of --reasoning-parser: leave it out; a request sets thinking_token_budget", "reasoning_config"),
         (_DRAFTS, "spec_model speculative_model"),
         (_ONE_DEVICE, "data_parallel_rank data_parallel_start_rank data_parallel_size_local data_parallel_address data_parallel_rpc_port"),
         (_ONE_DEVICE, "data_parallel_hybrid_lb data_parallel_external_lb data_parallel_multi_port_external_lb data_parallel_supervisor_port"),

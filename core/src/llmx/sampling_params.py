@@ -41,7 +41,6 @@ REFUSED_FIELDS = {  # fields that are known elsewhere and have no meaning here y
     "prompt_logprob_token_ids": "prompt_logprobs=-1 gives every token's",
     "prompt_logprob_start": "cut the list of prompt_logprobs instead",
     "trace_decode_token_ids": "give the tokens as the prompt and ask for prompt_logprobs",
-    "thinking_token_budget": "reasoning budgets are not supported; max_tokens limits the whole answer",
     "repetition_detection": "use repetition_penalty or frequency_penalty",
     "watermarking": "watermarks are not supported",
 }
@@ -70,6 +69,7 @@ class SamplingParams:
     (`llmx.engine.bad_words` makes them).
     truncate_prompt_tokens: at most this many tokens of the prompt are used, -1: as many as fit; truncation_side says which
     end is cut, by default the left. detokenize False: no text, tokens only.
+    thinking_token_budget: tokens that the model may reason before its end marker is written for it; None or -1: any number.
     """
 
     n: int = 1
@@ -104,12 +104,12 @@ class SamplingParams:
     truncate_prompt_tokens: int | None = None
     truncation_side: str | None = None
     structured_outputs: StructuredOutputsParams | None = None  # the form that the answer must have
+    thinking_token_budget: int | None = None
     logits_processors: Any = None
     extra_args: Any = None
     prompt_logprob_token_ids: Any = None
     prompt_logprob_start: Any = None
     trace_decode_token_ids: Any = None
-    thinking_token_budget: Any = None
     repetition_detection: Any = None
     watermarking: Any = None
 
@@ -123,6 +123,7 @@ class SamplingParams:
         self.bad_words = tuple(self.bad_words or ())
         self.logit_bias = self.logit_bias or {}
         self.seed = None if self.seed == -1 else self.seed
+        self.thinking_token_budget = None if self.thinking_token_budget == -1 else self.thinking_token_budget
         if self.allowed_token_ids is not None:
             self.allowed_token_ids = tuple(self.allowed_token_ids)
         if self.logprob_token_ids is not None:
@@ -149,6 +150,8 @@ class SamplingParams:
         _whole("top_k", self.top_k, -1, None)
         _whole("min_tokens", self.min_tokens, 0, None)
         _whole("priority", self.priority, -(2**31), 2**31 - 1)
+        if self.thinking_token_budget is not None:
+            _whole("thinking_token_budget", self.thinking_token_budget, -1, None)
         if self.seed is not None:
             _whole("seed", self.seed, -(2**63), 2**63 - 1)
         if self.max_tokens is not None:

@@ -18,16 +18,20 @@ MAX_NESTING = 64  # levels of a schema
 
 @dataclass(slots=True, frozen=True)
 class ReasoningSpan:
-    """Where an answer's reasoning is: from `start` to `end`, both texts that are not empty. inside: the answer begins behind the start marker."""
+    """Where an answer's reasoning is: from `start` to `end`, both texts that are not empty. inside: the answer begins behind the start marker.
+
+    budget: tokens that it may have at most, markers not counted; None: any number.
+    """
 
     start: str
     end: str
     inside: bool = False
+    budget: int | None = None
 
 
 @dataclass(slots=True, frozen=True)
 class StructuredOutputsParams:
-    """The form of an answer: exactly one of FORMS.
+    """The form of an answer: exactly one of FORMS; none where only the reasoning before it has a budget.
 
     json: a JSON schema (dict, its text, or true for any JSON value). json_object: any JSON object. regex: the whole answer matches it.
     choice: the answer is one of these. grammar: Lark, or GBNF/EBNF with `::=`. structural_tag: free text in which tagged parts have a form.
@@ -52,6 +56,8 @@ class StructuredOutputsParams:
         if self.json_object is not None and not isinstance(self.json_object, bool):
             self._refuse(f"json_object is {self.json_object!r}: it must be true or false")
         given = [name for name in FORMS if getattr(self, name) is not None and not (name == "json_object" and self.json_object is False)]
+        if not given and self.after is not None and self.after.budget is not None:
+            return
         if len(given) != 1:
             self._refuse(f"exactly one of {', '.join(FORMS)} must be given, found {', '.join(given) or 'none'}")
         if self.whitespace_pattern is not None and given[0] not in ("json", "json_object"):
@@ -67,8 +73,8 @@ class StructuredOutputsParams:
 
     @property
     def form(self) -> str:
-        """Which of FORMS it is."""
-        return next(name for name in FORMS if getattr(self, name) not in (None, False))
+        """Which of FORMS it is; "" where only the reasoning has a budget."""
+        return next((name for name in FORMS if getattr(self, name) not in (None, False)), "")
 
     def _refuse(self, why: str) -> NoReturn:
         from llmx.errors import GrammarError  # here, so that SamplingParams stands no further from the ground

@@ -28,6 +28,11 @@ class HarmonyParser:
             self._open([])
         self._call: CallStart | None = None
 
+    @property
+    def reasons(self) -> bool:
+        """What comes next is reasoning."""
+        return self._kind == "reasoning"
+
     def feed(self, text: str) -> list[Event]:
         """Events that are certain by now."""
         self._held += text

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from llmx.engine.answer_formats import with_thinking_budget
 from llmx.engine.async_pooling import pool
 from llmx.engine.engine_args import EngineArgs
 from llmx.engine.output_processor import only_new
@@ -76,6 +77,7 @@ class AsyncLLMEngine:
         )
         self._check_priority(priority or params.priority)
         ids = cut_prompt(parsed.ids, params, engine.info.max_model_len)
+        params = with_thinking_budget(params, engine.config, engine.chat_template, engine.tokenizer, ids)
         request_id = request_id or f"llm-{uuid.uuid4().hex}"
         async for output in engine.generate(ids, params, request_id, priority=priority, cache_salt=parsed.cache_salt):
             output = replace(output, prompt=parsed.text)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from llmx.errors import GrammarError
+from llmx.errors import GrammarError, RequestError
 from llmx.sampling_params import SamplingParams
 from llmx.structured.constraint import Constraint
+from llmx.structured.gates import put_gates
 from llmx.structured.manager import Grammars, ReadyGrammar
-from llmx.structured.reasoning import ReasoningGate
 
 __all__ = ["constrain"]
 
@@ -24,6 +24,8 @@ def constrain(
     masks: the executor takes token masks. Raises GrammarError.
     """
     wanted = params.structured_outputs
+    if params.thinking_token_budget is not None:
+        raise RequestError("thinking_token_budget: it is not known how this model marks its reasoning", field="thinking_token_budget")
     if wanted is None:
         return params, [None] * params.n
     if grammars is None or not masks:
@@ -31,9 +33,7 @@ def constrain(
         raise GrammarError(f"{wanted.field_name}: {why}", field=wanted.field_name)
     ready = ready or grammars.get(wanted)
     stops = np.array(sorted({*params.stop_token_ids, *eos_ids}), np.int32)
-    constraints = [Constraint(ready.backend, ready.compiled.matcher(), params.min_tokens, stops) for _ in range(params.n)]
-    if wanted.after is not None:
-        markers = grammars.markers(wanted.after)
-        for one in constraints:
-            one.compiled, one.gate = ready.compiled, ReasoningGate(markers, wanted.after, eos_ids)
-    return replace(params, min_tokens=0, ignore_eos=False), [*constraints]
+    least = params.min_tokens if wanted.form else 0
+    constraints = [Constraint(ready.backend, ready.compiled.matcher(), least, stops) for _ in range(params.n)]
+    put_gates(constraints, params, grammars, ready, eos_ids)
+    return (replace(params, min_tokens=0, ignore_eos=False) if wanted.form else params), [*constraints]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmx.config import EngineConfig
+from llmx.engine.answer_formats import with_thinking_budget
 from llmx.engine.engine_args import EngineArgs
 from llmx.engine.messages import Abort, Add, EngineInfo
 from llmx.engine.metrics_snapshot import Metric, snapshot
@@ -110,6 +111,7 @@ class LLMEngine:
         limit = self.max_logprobs if limited else None
         params = request_params(params, self.tokenizer, self.info.vocab_size, tokenization=tokenization_kwargs, max_logprobs=limit)
         ids = cut_prompt(parsed.ids, params, self.info.max_model_len)
+        params = with_thinking_budget(params, self.config, self.chat_template, self.tokenizer, ids)
         self.engine.add(Add(request_id, ids, params, priority, parsed.cache_salt))
         self._processors[request_id] = OutputProcessor(request_id, parsed.text, ids, params, self.tokenizer)
         self._kinds[request_id] = params.output_kind

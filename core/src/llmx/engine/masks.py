@@ -35,6 +35,9 @@ class LateMasks:
         late = begun.result() if begun is not None else self._fill(rows)
         assert late.drop is not None
         late.drop |= [request.finished for request in rows]
+        for request in rows:
+            if request.constraint is not None and request.constraint.done:
+                request.constraint = None  # from now on its steps wait for nothing, and may bring drafts
         return late
 
     def close(self) -> None:

@@ -25,7 +25,13 @@ class Constraint:
     taken: int = 0  # generated tokens that the matcher has seen
     error: str | None = None
     compiled: Compiled | None = None  # with a gate: for matchers that look ahead while it is undecided
-    gate: ReasoningGate | None = None  # what keeps the grammar off the reasoning
+    gate: ReasoningGate | None = None  # what keeps the grammar off the reasoning, and ends it
+    free: bool = False  # there is no grammar behind the reasoning
+
+    @property
+    def done(self) -> bool:
+        """Nothing will be masked any more."""
+        return self.free and self.gate is not None and self.gate.over
 
     def without_stops(self, row: np.ndarray) -> None:
         """Take the stop ids out of a mask row (u32 [words], changed in place), unless nothing else would be left."""

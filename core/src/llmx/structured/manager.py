@@ -14,6 +14,7 @@ from threading import Lock
 from time import monotonic
 
 from llmx.errors import GrammarError
+from llmx.structured.free import Free
 from llmx.structured.grammar import Backend, Compiled, GrammarSpec, TokenTable
 from llmx.structured.reasoning import MarkerTokens
 from llmx.structured.spec_from import spec_from
@@ -70,6 +71,7 @@ class Grammars:
         self._table: TokenTable | None = None
         self._backends: dict[str, Backend] = {}
         self._pool: ThreadPoolExecutor | None = None
+        self._free = ReadyGrammar(Free(), Free())
         self.compiled = 0  # grammars compiled so far
         self.hits = 0  # grammars found in the cache
 
@@ -80,7 +82,7 @@ class Grammars:
 
     def submit(self, params: StructuredOutputsParams) -> Pending:
         """The grammar, ready sooner or later; equal requests share the work. Its exception is a GrammarError."""
-        if not self._makers:
+        if not self._makers and params.form:
             why = "no structured-output backend is installed: pip install llmx-llguidance"
             raise GrammarError(f"{params.field_name}: {why}", field=params.field_name)
         found = self._pending.get(params)
@@ -123,9 +125,11 @@ class Grammars:
     # -- on a compile thread -------------------------------------------------------------------------------------------
 
     def _compile(self, params: StructuredOutputsParams, pending: Pending) -> ReadyGrammar:
-        spec = spec_from(params)
         if params.after is not None:
             self.markers(params.after)  # here, not on the engine's thread
+        if not params.form:
+            return self._free
+        spec = spec_from(params)
         with self._lock:
             key = (self._tokens().digest, spec)
             ready = self._cache.get(key)

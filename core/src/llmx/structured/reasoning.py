@@ -1,4 +1,4 @@
-"""ReasoningGate: keeps a grammar off an answer's reasoning, so that it holds from the first token behind the end marker on."""
+"""ReasoningGate: keeps a grammar off an answer's reasoning, so that it holds behind the end marker, and ends reasoning whose budget is spent."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from llmx.answers.reasoning_track import ReasoningTrack
 from llmx.structured_params import ReasoningSpan
 
 __all__ = ["MarkerTokens", "ReasoningGate"]
@@ -15,7 +16,8 @@ class MarkerTokens:
     """What a vocabulary has to do with one span's markers. Made once for a span, in one pass over the tokens.
 
     opening[o]: ids that go on with the start marker, of which o bytes stand. crossing[o]: ids that complete the end marker, of which o bytes
-    stand, and bring more than white space behind it; with 0 the whole marker is inside the token.
+    stand, and bring more than white space behind it; with 0 the whole marker is inside the token. closing[o]: the longest token that goes on with
+    the end marker, of which o bytes stand, and no further; -1: none.
     """
 
     def __init__(self, span: ReasoningSpan, tokens: Sequence[bytes]) -> None:
@@ -23,6 +25,7 @@ class MarkerTokens:
         self.start, self.end = span.start.encode(), span.end.encode()
         self.opening: list[list[int]] = [[] for _ in self.start]
         self.crossing: list[list[int]] = [[] for _ in self.end]
+        self.closing = [-1 for _ in self.end]
         last = self.end[-1:]
         for token, text in enumerate(tokens):
             if not text:
@@ -30,6 +33,9 @@ class MarkerTokens:
             for at, letter in enumerate(self.start):
                 if letter == text[0] and (self.start.startswith(text, at) or text.startswith(self.start[at:])):
                     self.opening[at].append(token)
+            for at, letter in enumerate(self.end):
+                if letter == text[0] and self.end.startswith(text, at) and len(text) > len(tokens[self.closing[at]] if self.closing[at] >= 0 else b""):
+                    self.closing[at] = token
             if last not in text[:-1]:
                 continue
             if self.end in text and text.split(self.end, 1)[1].strip():
@@ -39,54 +45,76 @@ class MarkerTokens:
                 if text.startswith(rest) and text[len(rest) :].strip():
                     self.crossing[at].append(token)
 
+    def spelled(self) -> list[int]:
+        """The end marker's tokens, as they are written when the budget is spent; [] where the vocabulary has none for a part of it."""
+        ids: list[int] = []
+        at = 0
+        while at < len(self.end):
+            token = self.closing[at]
+            if token < 0:
+                return []
+            ids.append(token)
+            at += len(self.tokens[token])
+        return ids
+
 
 class ReasoningGate:
     """One answer's way through its reasoning. While `undecided` it may still begin with the start marker or be all answer; `over`: the grammar
-    holds. A token that ends the reasoning in its middle brings white space only, which belongs to neither."""
+    holds. A token that ends the reasoning in its middle brings white space only, which belongs to neither.
 
-    def __init__(self, markers: MarkerTokens, span: ReasoningSpan, eos_ids: Sequence[int]) -> None:
-        self._markers, self._eos_ids = markers, tuple(eos_ids)
-        self.undecided, self.over = not span.inside, False
-        self._text = b""  # while undecided: all of it; inside: the end of it that may be the beginning of the marker
+    eos_ids: may not end the answer inside; None: there is no grammar, so nothing is forbidden before the budget is spent.
+    """
+
+    def __init__(self, markers: MarkerTokens, span: ReasoningSpan, eos_ids: Sequence[int] | None) -> None:
+        self._markers, self._eos_ids, self._budget = markers, eos_ids, span.budget
+        self._track = ReasoningTrack(span)
         self.held: list[int] = []  # tokens while undecided
+
+    @property
+    def undecided(self) -> bool:
+        """The answer may still begin with the start marker, or be all answer."""
+        return self._track.undecided
+
+    @property
+    def over(self) -> bool:
+        """The grammar holds."""
+        return self._track.over
 
     def take(self, new: Sequence[int]) -> list[int]:
         """Pass new tokens; those that are the grammar's come back."""
         for at, token in enumerate(new):
             if self.over:
                 return list(new[at:])
-            self._text += self._markers.tokens[token]
-            if self.undecided:
+            begins = self.undecided
+            if begins:
                 self.held.append(token)
-                if not self._begin():
-                    continue
-                if self.over:
-                    return [*self.held, *new[at + 1 :]]
-            if self._markers.end in self._text:
-                self.over = True
-            else:
-                self._text = self._text[-len(self._markers.end) :]
+            self._track.take(self._markers.tokens[token])
+            if begins and self.over and not self._reasoned():
+                return [*self.held, *new[at + 1 :]]
         return []
 
-    def _begin(self) -> bool:
-        """Whether it is decided how the answer begins."""
-        text, start = self._text.lstrip(), self._markers.start
-        if len(text) < len(start) and start.startswith(text):
-            return False
-        self.undecided = False
-        self.over = not text.startswith(start)
-        self._text = text[len(start) :]
-        return True
+    def _reasoned(self) -> bool:
+        """Whether the answer began with the start marker."""
+        return b"".join(self._markers.tokens[token] for token in self.held).lstrip().startswith(self._markers.start)
 
     def open_start(self, row: np.ndarray) -> None:
         """While undecided: also allow what goes on with the start marker. row: u32 [words], changed in place."""
-        for token in self._markers.opening[len(self._text.lstrip())]:
+        for token in self._markers.opening[len(self._track.text.lstrip())]:
             row[token >> 5] |= np.uint32(1 << (token & 31))
 
     def inside_mask(self, row: np.ndarray) -> None:
-        """The mask inside the reasoning: all but its end by EOS, and tokens that bring an answer along with the end marker."""
+        """The mask inside the reasoning: with the budget spent what goes on with the end marker, one token at a time; else all but, before a grammar,
+        its end by EOS, and tokens that bring an answer along with the end marker."""
+        end, text = self._markers.end, self._track.text
+        if self._budget is not None and self._track.tokens >= self._budget:
+            closing = self._markers.closing
+            token = next(one for one in (closing[self._track.standing()], closing[0]) if one >= 0)
+            row[:] = 0
+            row[token >> 5] = np.uint32(1 << (token & 31))
+            return
         row[:] = 0xFFFFFFFF
-        end = self._markers.end
-        stands = [at for at in range(1, len(end)) if self._text.endswith(end[:at])]
-        for token in (*self._eos_ids, *(one for at in (0, *stands) for one in self._markers.crossing[at])):
+        if self._eos_ids is None:
+            return
+        stood = [at for at in range(1, len(end)) if text.endswith(end[:at])]
+        for token in (*self._eos_ids, *(one for at in (0, *stood) for one in self._markers.crossing[at])):
             row[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)

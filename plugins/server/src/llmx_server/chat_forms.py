@@ -49,6 +49,11 @@ class ChatForms:
         self.reasoning = reasoning_format(config.reasoning_parser, source, formats[1])
         self._special = _has_special(self.tool_format, self.reasoning, tokenizer)
 
+    @property
+    def ends_reasoning(self) -> bool:
+        """Reasoning has a marker that ends it, so it can have a budget."""
+        return self.reasoning is not None and bool(self.reasoning.end)
+
     @classmethod
     def of(cls, engine: AsyncEngine, config: EngineConfig) -> ChatForms:
         """Those of the model that an engine has loaded."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from llmx.answers.budget import ReasoningCount
 from llmx_server.answer_form import AnswerForm
 from llmx_server.jobs import Job, make_job
 from llmx_server.protocol.api_fields import CHAT
@@ -48,4 +50,6 @@ async def chat_job(serving: Serving, body: ChatRequest) -> tuple[Job, AnswerForm
     prompt = serving.render(arguments)
     form, params = serving.forms.form(tools, prompt, params, show_reasoning=body.include_reasoning)
     job = await make_job(serving, prompt, params, add_special_tokens=body.add_special_tokens, max_tokens_given=True, cache_salt=body.salt())
+    if serving.forms.reasoning is not None:
+        job = replace(job, reasoning=partial(ReasoningCount, serving.forms.reasoning, prompt, serving.engine.tokenizer.token_bytes))
     return job, form, [*phrases, *body.unread(serving.template_variables())]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from llmx.answers.budget import ReasoningCount
 from llmx.engine.outputs import NOTHING_ALLOWED, CompletionOutput, RequestOutput
 from llmx.errors import EngineDead, QueueTimeout, RequestError, RequestTimeout
 from llmx_server.caller import caller
@@ -26,6 +27,7 @@ class Answers:
         self.job = job
         self.by_index: dict[int, CompletionOutput] = {}
         self.output: RequestOutput | None = None
+        self._thoughts: dict[int, ReasoningCount] = {}
 
     def update(self, output: RequestOutput) -> None:
         """Takes over an output. Raises GenerationFailed, or NothingAllowed, when an answer ended with an error."""
@@ -50,6 +52,14 @@ class Answers:
     def completion_tokens(self) -> int:
         """Tokens of all answers."""
         return sum(len(answer.token_ids) for answer in self.by_index.values())
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of all answers that are reasoning, as the job marks it."""
+        begin = self.job.reasoning
+        if begin is None:
+            return 0
+        return sum(self._thoughts.setdefault(index, begin()).upto(answer.token_ids) for index, answer in self.by_index.items())
 
     @property
     def cached_tokens(self) -> int:

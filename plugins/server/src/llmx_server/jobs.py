@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from llmx.answers.budget import ReasoningCount, with_budget
 from llmx.engine.request_input import cut_prompt
 from llmx.errors import PromptTooLong, RequestError
 from llmx.sampling_params import SamplingParams
@@ -24,6 +26,7 @@ class Job:
     request_id: str  # the engine's own id, unique
     cache_salt: str = ""
     counts_drafts: bool = False  # usage tells them
+    reasoning: Callable[[], ReasoningCount] | None = None  # what counts an answer's reasoning, where usage tells it
 
 
 async def make_job(
@@ -54,6 +57,7 @@ async def make_job(
     fitted = fit(params, len(token_ids), serving.engine.info.max_model_len, max_tokens_given=max_tokens_given)
     if text is None:
         text = serving.engine.tokenizer.decode(token_ids, skip_special_tokens=False)
+    fitted = with_budget(fitted, serving.forms.reasoning, text) if fitted.thinking_token_budget is not None else fitted
     return Job(index, text, token_ids, fitted, f"req-{uuid.uuid4().hex}", cache_salt, serving.config.server.draft_usage == "summary")
 
 

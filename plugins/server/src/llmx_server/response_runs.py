@@ -141,12 +141,11 @@ class ResponseRun:
         return self.writer.add(self.form.events(events))
 
     def _end(self, answers: Answers) -> list[bytes]:
-        thoughts = self.writer.reasoning
         usage = {
             "input_tokens": answers.prompt_tokens,
             "input_tokens_details": {"cached_tokens": answers.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": answers.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": len(self.serving.engine.tokenizer.encode(thoughts, add_special_tokens=False)) if thoughts else 0},
+            "output_tokens_details": {"reasoning_tokens": answers.reasoning_tokens},
             "total_tokens": answers.prompt_tokens + answers.completion_tokens,
         }
         events = self.writer.end(answers.by_index[0].finish_reason, usage)

@@ -29,7 +29,6 @@ class ResponseWriter:
 
     def __init__(self, response: dict[str, Any], logprobs: Callable[[str], Logprobs] | None = None) -> None:
         self.response = response
-        self.reasoning = ""  # all of it, for its count
         self._ids = CallIds("")
         self._logprobs = logprobs or _none
         self._number = 0
@@ -89,7 +88,6 @@ class ResponseWriter:
                 return [*begun, self._delta("output_text", text, logprobs=new)]
             case Reasoning(text):
                 self._logprobs(text)  # they are not shown, but the text's come after them
-                self.reasoning += text
                 return [*self._begin("reasoning"), self._delta("reasoning_text", text)]
             case CallStart(index, name, call_id):
                 self._logprobs = _none  # calls are written otherwise than they are shown: places in the text cannot be told any more

@@ -62,11 +62,12 @@ class CachedTokens(TypedDict):
     cached_tokens: int
 
 
-class DraftTokens(TypedDict):
-    """Tokens that were drafted for this answer."""
+class AnswerTokens(TypedDict):
+    """Tokens that are reasoning, where the model reasons, and tokens that were drafted, where these are told."""
 
-    accepted_prediction_tokens: int
-    rejected_prediction_tokens: int
+    reasoning_tokens: NotRequired[int]
+    accepted_prediction_tokens: NotRequired[int]
+    rejected_prediction_tokens: NotRequired[int]
 
 
 class Usage(TypedDict):
@@ -76,7 +77,7 @@ class Usage(TypedDict):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
-    completion_tokens_details: NotRequired[DraftTokens]
+    completion_tokens_details: NotRequired[AnswerTokens]
 
 
 class RankedToken(TypedDict):

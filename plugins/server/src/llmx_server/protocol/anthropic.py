@@ -61,6 +61,7 @@ class MessagesRequest(BodyModel):
             "tools": [_tool(tool, f"tools[{index}]") for index, tool in enumerate(self.tools or [])] or None,
             **self._tool_choice(),
             **self._output(),
+            "thinking_token_budget": None if counting else self.thinking_budget,
         }
         kwargs = {**self._thinking(), **(self.chat_template_kwargs or {})}
         return ChatRequest(**{name: value for name, value in fields.items() if value is not None}, chat_template_kwargs=kwargs or None)
@@ -69,9 +70,17 @@ class MessagesRequest(BodyModel):
         """Phrases for the Warning header."""
         phrases = [f"{name[:40]} (unknown)" for name in self.model_extra or {}]
         phrases += [f"{name} (it describes the caller)" for name in ("metadata",) if getattr(self, name)]
-        if (self.thinking or {}).get("budget_tokens") is not None:
-            phrases.append("thinking.budget_tokens (max_tokens limits the whole answer)")
         return phrases
+
+    @property
+    def thinking_budget(self) -> int | None:
+        """thinking.budget_tokens, where thinking is enabled. Raises RequestError."""
+        budget = (self.thinking or {}).get("budget_tokens")
+        if budget is None or (self.thinking or {}).get("type") != "enabled":
+            return None
+        if not isinstance(budget, int) or isinstance(budget, bool) or budget < 1:
+            raise RequestError(f"thinking.budget_tokens is {shorten(budget)}: it must be a whole number from 1", field="thinking")
+        return budget
 
     def _tool_choice(self) -> dict[str, Any]:
         choice = self.tool_choice

@@ -66,7 +66,7 @@ FIELDS: tuple[ApiField, ...] = (
     _works("documents", "a list of objects for a chat template that reads `documents`; 400 for one that does not", CHAT),
     _works("reasoning_effort", "none, minimal, low, medium, high, xhigh, max: given to the template, with enable_thinking (false for none)", CHAT),
     _works("include_reasoning", "default true: reasoning is given apart, as reasoning and reasoning_content; false: it is left out", CHAT, RESPONSES),
-    _refused("thinking_token_budget", "max_tokens limits the whole answer", routes=ALL),
+    _works("thinking_token_budget", "-1 (off) or at least 0: reasoning is ended after so many tokens; 400 where a model's reasoning has no known end", *ALL),
     # -- how to sample
     _works("temperature", "0..2; 0: always the most likely token; default: the model's own, else 1", *ALL),
     _works("top_p", "above 0, at most 1; default: the model's own, else 1 (off)", *ALL),

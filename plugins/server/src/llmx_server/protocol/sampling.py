@@ -42,6 +42,7 @@ _SAME_NAME = (
     "truncate_prompt_tokens",
     "truncation_side",
     "priority",
+    "thinking_token_budget",
 )
 
 
@@ -85,6 +86,7 @@ class SamplingFields(BodyModel):
     truncate_prompt_tokens: int | None = None
     truncation_side: str | None = None
     logit_bias: dict[str, float] | None = None
+    thinking_token_budget: int | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
     prompt_logprobs: int | None = None

@@ -33,6 +33,11 @@ class Counted(Protocol):
         ...
 
     @property
+    def reasoning_tokens(self) -> int:
+        """Of these, those that are reasoning."""
+        ...
+
+    @property
     def job(self) -> Job:
         """What was asked."""
         ...
@@ -56,11 +61,14 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dic
 def usage_of(answers: Sequence[Counted]) -> dict[str, Any]:
     """The usage object of all prompts of a request, as far as they have come."""
     counts = usage(sum(one.prompt_tokens for one in answers), sum(one.completion_tokens for one in answers), sum(one.cached_tokens for one in answers))
+    details: dict[str, int] = {}
+    if all(one.job.reasoning is not None for one in answers):
+        details["reasoning_tokens"] = sum(one.reasoning_tokens for one in answers)
     if all(one.job.counts_drafts for one in answers):
         each = [answer for one in answers for answer in one.in_order]
         drafted, accepted = sum(answer.num_draft_tokens for answer in each), sum(answer.num_accepted_tokens for answer in each)
-        counts["completion_tokens_details"] = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
-    return counts
+        details |= {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
+    return {**counts, "completion_tokens_details": details} if details else counts
 
 
 def response_head(prefix: str, kind: str, model: str, fingerprint: str, *, request_id: str | None = None, **more: Any) -> dict[str, Any]:
