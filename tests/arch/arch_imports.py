@@ -35,14 +35,15 @@ PUBLIC = (
     "llmx.answers", "llmx.testing",
 )  # fmt: skip
 FRONT_END = (
-    "llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.foreign_options",
+    "llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.plugin_options", "llmx.foreign_options",
     "llmx.sampling_params", "llmx.structured_params", "llmx.pooling_params",
 )  # fmt: skip
-PLUGINS = ("llmx_cpu", "llmx_llguidance", "llmx_xgrammar")  # they know neither the front ends nor each other
+PLUGINS = ("llmx_cpu", "llmx_llguidance", "llmx_xgrammar", "llmx_otel")  # they know neither the front ends nor each other
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     "llmx_cpu": PUBLIC,
     "llmx_llguidance": PUBLIC,
     "llmx_xgrammar": PUBLIC,
+    "llmx_otel": PUBLIC,
     "llmx_cli": PUBLIC + FRONT_END,
     "llmx_server": PUBLIC + FRONT_END,
 }
@@ -171,7 +172,7 @@ def torch_imports(tree: Tree) -> list[str]:
 
 
 # distributions whose import name differs from their own
-IMPORT_NAMES = {"pyzmq": "zmq", "pyyaml": "yaml"}
+IMPORT_NAMES = {"grpcio": "grpc", "grpcio-health-checking": "grpc_health", "grpcio-reflection": "grpc_reflection", "protobuf": "google", "pyzmq": "zmq", "pyyaml": "yaml", "opentelemetry-api": "opentelemetry"}
 # libraries whose documented interface another one hands on, in the range that it pins itself
 HANDED_ON = {"pydantic_core": "pydantic"}
 

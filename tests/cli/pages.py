@@ -10,7 +10,7 @@ from typing import Any
 from llmx.config import EngineConfig
 from llmx.foreign_options import FOREIGN, REFUSED
 from llmx.hooks.types import EnvVar
-from llmx.options import OPTIONS, Option
+from llmx.options import OPTIONS, Option, PluginOption
 
 __all__ = ["PAGES", "configuration", "flags"]
 
@@ -79,8 +79,8 @@ summary at the start one more. Answers and tables go to stdout.
 """
 
 
-def configuration(variables: Mapping[str, Iterable[EnvVar]]) -> str:
-    """The page of options. variables: those of each platform, by its name."""
+def configuration(variables: Mapping[str, Iterable[EnvVar]], plugins: Iterable[PluginOption] = ()) -> str:
+    """The page of options. variables: those of each platform, by its name. plugins: options of plugins."""
     parts = [_HEAD]
     for section, options in groupby(OPTIONS, key=lambda option: option.path.partition(".")[0]):
         parts.append(f"## {_TITLES.get(section, section.capitalize())}\n\n| option | default | what |\n|---|---|---|")
@@ -88,6 +88,9 @@ def configuration(variables: Mapping[str, Iterable[EnvVar]]) -> str:
     for platform, own in variables.items():
         parts.append(f"## Variables of the platform {platform}\n\n| variable | default | what |\n|---|---|---|")
         parts[-1] += "".join(f"\n| `{one.name}` | {_code(one.default)} | {_cell(one.doc)} |" for one in own) + "\n"
+    for plugin, own_options in groupby(plugins, key=lambda option: option.plugin):
+        parts.append(f"## Options of the plugin {plugin}\n\nThey are there where `llmx-{plugin}` is installed.\n\n| option | default | what |\n|---|---|---|")
+        parts[-1] += "".join("\n" + _row(option) for option in own_options) + "\n"
     return "\n".join((*parts, _TAIL))
 
 
@@ -103,9 +106,9 @@ def _row(option: Option) -> str:
 
 def _default(option: Option) -> str:
     section, _, name = option.path.partition(".")
-    value: Any = getattr(getattr(EngineConfig(), section), name)
+    value: Any = option.default if isinstance(option, PluginOption) else getattr(getattr(EngineConfig(), section), name)
     if value is None:
-        return "auto"
+        return "" if isinstance(option, PluginOption) else "auto"
     return _code(str(value).lower() if isinstance(value, bool) else "" if value in ((), {}) else str(value))
 
 
@@ -157,5 +160,5 @@ def _there(option: Option) -> tuple[str, ...]:
 _OWN_NAMES = {
     *("memory_fraction", "num_blocks", "drain_timeout", "offline", "cache_dir", "interactive", "platform", "device", "threads", "kernel", "disable_kernel"),
     *("allow_plugin", "deny_plugin", "structured_outputs_backend", "grammar_timeout", "log_format", "queue_timeout", "step_timeout", "request_timeout"),
-    *("reader_timeout", "response_store_bytes", "response_max_age", "files_dir", "files_max_bytes"),
+    *("reader_timeout", "response_store_bytes", "response_max_age", "grpc_max_message_bytes", "files_dir", "files_max_bytes", "log_stats_interval"),
 }

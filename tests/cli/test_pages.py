@@ -15,7 +15,7 @@ import yaml
 from llmx.config import PlatformConfig
 from llmx.hooks.loader import PluginLoader
 from llmx.options import OPTIONS
-from llmx.resolve import resolve
+from llmx.resolve import plugin_options, resolve
 from tests.cli.conftest import Ran
 from tests.cli.pages import DOCS, configuration, flags
 
@@ -26,7 +26,7 @@ def _variables(platform: str) -> list[object]:
 
 @pytest.mark.parametrize("page", ["configuration.md", "from-vllm-flags.md"])
 def test_pages_are_what_the_tables_say(page: str, request: pytest.FixtureRequest) -> None:
-    text = configuration({"cpu": _variables("cpu")}) if page == "configuration.md" else flags()
+    text = configuration({"cpu": _variables("cpu")}, plugin_options({"allow_plugin": ["otel"]}, environ={})) if page == "configuration.md" else flags()
     if request.config.getoption("--write-docs"):
         (DOCS / page).write_text(text)
     assert (DOCS / page).read_text() == text, "run: python -m pytest tests/cli --write-docs"

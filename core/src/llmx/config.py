@@ -111,6 +111,7 @@ class ServerConfig:
     draft_usage: str = "none"  # summary: accepted and rejected drafts in usage
     log_level: str = "info"
     log_format: str = "text"  # text or json
+    stats_interval_s: float | None = None  # between lines in the log that say what the engines do; None: none
     drain_timeout_s: float = 30.0  # SIGTERM: running requests may finish for this long
     request_timeout_s: float | None = None  # from arrival to the end of the answer; longer ones end with 408 or an error event
     reader_timeout_s: float = 60.0  # a client that takes nothing of its answer for so long is cut off; 0: never

@@ -63,6 +63,7 @@ _TLS = "the server speaks plain HTTP: put a reverse proxy with TLS in front"
 _POOLING = "pooling models take text and give rows: leave it out"
 _RECURRENT = "there are no settings for recurrent layers: leave it out"
 _LOGS = "requests are not logged: use --log-level debug for a line per request, /metrics for figures"
+_TRACES = "traces are made by a package of their own: pip install llmx-otel (docs/observability.md)"
 _METRICS = "the metrics are those of /metrics: leave it out"
 _EXTEND = "code is added by plugins, not by class paths: write one (docs/hooks.md), then leave it out"
 _PROFILE = "a server records profiles with --profile-dir and POST /start_profile; otherwise attach py-spy or perf to the process"
@@ -96,7 +97,7 @@ FOREIGN: tuple[ForeignOption, ...] = (
     ForeignOption("language_model_only", "bool", ("true",), _TEXT_ONLY),
     ForeignOption("enable_lora", "bool", ("false",), _LORA),
     ForeignOption("attention_backend", "text", ("auto",), "`llmx explain MODEL` lists the providers: choose one with --kernel attention=PROVIDER"),
-    ForeignOption("disable_log_stats", "bool", ("true",), "no statistics are written to the log: read them from /metrics"),
+    ForeignOption("disable_log_stats", "bool", ("true",), "statistics are written to the log with --log-stats-interval SECONDS only; /metrics always has them"),
     ForeignOption("enable_auto_tool_choice", "bool", ("true",), "tool_choice auto is always open: leave it out, or send tool_choice none", server=True),
     ForeignOption("exclude_tools_when_tool_choice_none", "bool", ("true",), "tools that may not be called are not shown to the model", server=True),
     ForeignOption("enable_request_id_headers", "bool", ("true",), "X-Request-Id is always sent back: leave it out", server=True),
@@ -152,7 +153,9 @@ REFUSED: dict[str, str] = {
         (_LOGS, "enable_log_requests disable_log_requests enable_log_outputs enable_log_deltas max_log_len log_error_stack disable_access_log_for_endpoints"),
         (_LOGS, "disable_uvicorn_access_log logging_config log_config_file aggregate_engine_logging enable_logging_iteration_details"),
         (_METRICS, "show_hidden_metrics_for_version kv_cache_metrics kv_cache_metrics_sample custom_histogram_buckets enable_mfu_metrics"),
-        (_METRICS, "enable_server_load_tracking otlp_traces_endpoint collect_detailed_traces"),
+        (_METRICS, "enable_server_load_tracking"),
+        (_TRACES, "otlp_traces_endpoint"),
+        ("traces come from llmx-otel: --otel-steps adds a span for each step (docs/observability.md)", "collect_detailed_traces"),
         (_PROFILE, "profiler_config"),
         ("every step's budget is --max-num-batched-tokens, shared by all requests: leave it out", "max_num_scheduled_tokens max_num_partial_prefills"),
         ("admission follows the free KV blocks: leave it out", "scheduler_reserve_full_isl watermark prefill_schedule_interval"),

@@ -190,6 +190,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("log_format", "server.log_format", "str", "text, or json: one object per line", ("text", "json"), server=True),
     Option(
+        "log_stats_interval",
+        "server.stats_interval_s",
+        "float",
+        "seconds between lines in the log that say how many tokens and requests an engine handles; none by default",
+        server=True,
+    ),
+    Option(
         "drain_timeout",
         "server.drain_timeout_s",
         "float",

@@ -284,6 +284,7 @@ def _check(config: EngineConfig, labels: Mapping[str, str]) -> None:
         ("server.port", config.server.port, 0, 65535),
         ("server.drain_timeout_s", config.server.drain_timeout_s, 0, None),
         ("server.request_timeout_s", config.server.request_timeout_s, 0.001, None),
+        ("server.stats_interval_s", config.server.stats_interval_s, 0.1, None),
         ("server.idle_unload_s", config.server.idle_unload_s, 0.1, None),
         ("server.reader_timeout_s", config.server.reader_timeout_s, 0, None),
         ("server.response_store_bytes", config.server.response_store_bytes, 0, None),

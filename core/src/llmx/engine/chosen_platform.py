@@ -17,6 +17,7 @@ from llmx.platform.caps import check_caps
 from llmx.platform.kernels import KernelResolver
 from llmx.platform.plan import KernelChoice
 from llmx.platform.torch_runtime import reference_kernels, torch_executor
+from llmx.plugin_options import with_plugin_defaults
 from llmx.program.ops import Model
 from llmx.resolve import apply_patches
 
@@ -32,11 +33,13 @@ class ChosenPlatform:
 
     def caps(self, config: EngineConfig) -> DeviceCaps:
         """Facts about its device; every capability name is known."""
+        config = with_plugin_defaults(config, self.manager)
         return check_caps(self._required(self.manager.hook.llmx_device_caps(config=config), "llmx_device_caps"), self.name)
 
     def configure(self, config: EngineConfig, caps: DeviceCaps, user_set: Iterable[str]) -> tuple[EngineConfig, list[Change], list[str]]:
-        """The configuration with the platform's defaults, what they changed, and the platform's warnings."""
+        """The configuration with the defaults of the platform and of plugins' options, what the platform's changed, and its warnings."""
         hook, warnings = self.manager.hook, []
+        config = with_plugin_defaults(config, self.manager)
         patches = [patch for patches in hook.llmx_config_defaults(config=config, caps=caps) for patch in patches]
         config, changes = apply_patches(config, patches, user_set)
         for issue in (issue for issues in hook.llmx_config_check(config=config, caps=caps) for issue in issues):

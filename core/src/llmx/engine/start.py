@@ -24,6 +24,7 @@ from llmx.engine.kv_size import size_kv
 from llmx.engine.memory import available_bytes, file_bytes, spare_bytes
 from llmx.engine.messages import EngineInfo
 from llmx.engine.pooling import with_whole_prompts
+from llmx.engine.step_watch import watch_steps
 from llmx.engine.warm_up import measure
 from llmx.errors import ConfigError, PlatformError
 from llmx.executor.base import Executor, Progress
@@ -35,7 +36,6 @@ from llmx.models.load import LoadedModel, load_model
 from llmx.models.plugin import CoreModels, registry_from
 from llmx.platform.plan import KernelChoice, Plan
 from llmx.platform.select import Selection, select_platform
-from llmx.plugin_options import with_plugin_defaults
 from llmx.resolve import probe_environment
 from llmx.structured.start import grammars_from
 
@@ -66,7 +66,6 @@ def prepare(config: EngineConfig, user_set: Iterable[str] = ()) -> Prepared:
     selection = select_platform(loader.probe_all(probe_environment()), config.platform.name)
     manager = loader.activate(selection.name, builtin=[CoreModels(), CoreDrafters()])
     _check_variables(manager, selection.name, config)
-    config = with_plugin_defaults(config, manager)
     platform = ChosenPlatform(selection.name, manager)
     caps = platform.caps(config)
     config, changes, warnings = platform.configure(config, caps, user_set)
@@ -97,6 +96,7 @@ def start_engine(config: EngineConfig, progress: Progress, user_set: Iterable[st
         eos_ids=eos_ids, vocab_size=vocab_size, numerics=ready.plan.numerics, drafter=ready.drafter,
     )  # fmt: skip
     step_s = measure(engine)
+    watch_steps(engine, ready.manager, ready.config)
     return engine, _info(ready, kv_plan, monotonic() - began, step_s)
 
 

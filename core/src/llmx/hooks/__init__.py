@@ -1,8 +1,17 @@
-"""Hooks: what a plugin may implement (specs), the types it exchanges (types), how it is found and loaded (loader).
+"""Hooks: what a plugin may implement (specs), the types it exchanges (types, records), how it is found and loaded (loader).
 
 A plugin needs `hookimpl` and the types; both can be imported from here.
 """
 
+from llmx.hooks.records import (
+    GenerationRecord,
+    RequestObserver,
+    RequestRecord,
+    StatLogger,
+    StatReading,
+    StepObserver,
+    StepRecord,
+)
 from llmx.hooks.specs import HookSpecs, hookimpl
 from llmx.hooks.types import (
     API_VERSION,
@@ -29,11 +38,18 @@ __all__ = [
     "DiagItem",
     "DrafterDef",
     "EnvVar",
+    "GenerationRecord",
     "HookSpecs",
     "ImplDef",
     "OptionDef",
     "PlatformInfo",
+    "RequestObserver",
+    "RequestRecord",
     "Resolution",
+    "StatLogger",
+    "StatReading",
+    "StepObserver",
+    "StepRecord",
     "StructuredBackendDef",
     "hookimpl",
 ]

@@ -15,7 +15,19 @@ import pluggy
 from llmx.answers.reasoning_formats import ReasoningFormat
 from llmx.answers.tool_formats import ToolFormat
 from llmx.config import EngineConfig
-from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, DrafterDef, EnvVar, ImplDef, OptionDef, PlatformInfo, StructuredBackendDef
+from llmx.hooks.records import RequestObserver, StatLogger, StepObserver
+from llmx.hooks.types import (
+    ConfigIssue,
+    ConfigPatch,
+    DeviceCaps,
+    DiagItem,
+    DrafterDef,
+    EnvVar,
+    ImplDef,
+    OptionDef,
+    PlatformInfo,
+    StructuredBackendDef,
+)
 
 if TYPE_CHECKING:  # the command line resolves options without the executors, and without numpy
     from llmx.executor.base import Executor
@@ -103,3 +115,17 @@ class HookSpecs:
     @hookspec
     def llmx_reasoning_parsers(self) -> Iterable[ReasoningFormat]:  # type: ignore[empty-body]
         """[*] A. Ways in which model families mark their reasoning; one replaces core's of the same name."""
+
+    # -- watching ------------------------------------------------------------------------------------------------------
+
+    @hookspec
+    def llmx_step_observers(self, config: EngineConfig) -> Iterable[StepObserver]:  # type: ignore[empty-body]
+        """[*] E, at start. Callables that are told of each step when it has ended."""
+
+    @hookspec
+    def llmx_stat_loggers(self, config: EngineConfig) -> Iterable[StatLogger]:  # type: ignore[empty-body]
+        """[*] A, at the server's start. What is told of each reading of an engine's statistics."""
+
+    @hookspec
+    def llmx_request_observers(self, config: EngineConfig) -> Iterable[RequestObserver]:  # type: ignore[empty-body]
+        """[*] A, at the server's start. What is told of requests: arrival, first token, end."""

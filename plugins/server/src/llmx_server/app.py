@@ -23,6 +23,7 @@ from llmx_server.error_shapes import in_shape
 from llmx_server.errors import JsonResponse, error_body, failure_body, failure_status
 from llmx_server.keys import KeyRing
 from llmx_server.metrics import Metrics
+from llmx_server.plugins import server_plugins
 from llmx_server.request_id import RequestId
 from llmx_server.response_store import ResponseStore
 from llmx_server.routes import batches, chat, chat_batch, chat_socket, completions, files, invocations, messages, models, ops, responses, tokenize
@@ -31,6 +32,7 @@ from llmx_server.routing import HttpRoute
 from llmx_server.served_models import ServedModels
 from llmx_server.serving import Host, Phase, Serving, serving_of
 from llmx_server.socket_guard import SameOrigin
+from llmx_server.watching import Watched
 from llmx_server.web import page
 
 if TYPE_CHECKING:
@@ -88,6 +90,10 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, others: Sequence[tu
     if callers is not None:
         app.add_middleware(ApiKeyGuard, callers=callers, root_path=config.server.root_path, on_refused=serving.metrics.rejected)
     app.add_middleware(SameOrigin)
+    plugins = server_plugins(config)
+    serving.metrics.watch(plugins)
+    if plugins.watchers is not None:
+        app.add_middleware(Watched, watchers=plugins.watchers)
     app.add_middleware(RequestId)
     return app
 

@@ -120,7 +120,7 @@ async def collect(serving: Serving, jobs: list[Job]) -> list[Answers]:
 
 
 async def _run(serving: Serving, job: Job, replay: bool) -> AsyncGenerator[RequestOutput, None]:
-    watch, who, begun = serving.metrics.stopwatch(job.params), caller(), False
+    watch, who, begun = serving.metrics.stopwatch(job.params, job.request_id, len(job.token_ids)), caller(), False
     reason = "abort"
     try:
         generated = serving.engine.generate(
@@ -149,4 +149,4 @@ async def _run(serving: Serving, job: Job, replay: bool) -> AsyncGenerator[Reque
         raise
     finally:
         if reason:
-            serving.metrics.failed(reason)
+            watch.failed(reason)

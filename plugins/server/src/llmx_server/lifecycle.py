@@ -20,6 +20,7 @@ from llmx_server.draining import drain, signals
 from llmx_server.listen import BACKLOG, listen, url_of
 from llmx_server.served_models import ServedModels
 from llmx_server.slow_reader import reader_protocol
+from llmx_server.stat_loggers import read_regularly
 
 if TYPE_CHECKING:
     from llmx.engine.async_engine import AsyncEngine
@@ -109,7 +110,7 @@ class _Server(uvicorn.Server):
 async def _run(
     server: _Server, sock: socket.socket, starting: asyncio.Task[None], models: ServedModels, on_ready: Callable[[str], None] | None, batches: Batches | None
 ) -> None:
-    idle: asyncio.Task[None] | None = None
+    beside: list[asyncio.Task[None]] = []
     listening = asyncio.create_task(server.serve(sockets=[sock]))
     try:
         await asyncio.wait((listening, starting), return_when=asyncio.FIRST_COMPLETED)
@@ -118,7 +119,9 @@ async def _run(
             models.became_ready()
             models.host.phase = "ready"
             if (limit := models.config.server.idle_unload_s) is not None:
-                idle = asyncio.create_task(models.rest_idle(limit))
+                beside.append(asyncio.create_task(models.rest_idle(limit)))
+            if (interval := models.config.server.stats_interval_s) is not None:
+                beside.append(asyncio.create_task(read_regularly(models, interval)))
             if batches is not None:
                 batches.start()
             if on_ready:
@@ -126,7 +129,7 @@ async def _run(
         await listening
     finally:
         server.should_exit = True
-        tasks = [starting, *([idle] if idle is not None else [])]
+        tasks = [starting, *beside]
         for task in tasks:
             task.cancel()
         await asyncio.gather(listening, *tasks, return_exceptions=True)

@@ -19,6 +19,8 @@ from llmx_server.recent import Recent
 
 if TYPE_CHECKING:
     from llmx.engine.messages import EngineInfo
+    from llmx_server.plugins import ServerPlugins
+    from llmx_server.watching import WatchedGeneration
 
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics", "Stopwatch"]
 
@@ -55,6 +57,7 @@ class _Families:
         self.registry = CollectorRegistry()
         self.collector = EngineCollector()
         self.registry.register(self.collector)
+        self.plugins: ServerPlugins | None = None
         self.first_token = self._histogram("time_to_first_token_seconds", "From arrival to the first token", _FIRST_TOKEN_S)
         self.between_tokens = self._histogram("inter_token_latency_seconds", "Between two tokens of an answer", _BETWEEN_TOKENS_S)
         self.per_request = {name: self._histogram(name, text, buckets) for name, (text, buckets) in _PER_REQUEST.items()}
@@ -96,17 +99,25 @@ class Metrics:
         """The model is not served any more: its engine's numbers are not shown. What was counted of its requests stays."""
         self._all.collector.engines.remove(self._engine)
 
+    def watch(self, plugins: ServerPlugins) -> None:
+        """What plugins want to be told, of every model of the server."""
+        self._all.plugins = plugins
+
     def counted(self, stats: EngineStats | None) -> None:
         """What the engine counts now; None (loading, asleep or dead) leaves its metrics out."""
         self._engine.stats = stats
+        if stats is not None and self._all.plugins is not None:
+            self._all.plugins.loggers.tell(self._model_name, stats)
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes, of all models of the server."""
         return generate_latest(self.registry)
 
-    def stopwatch(self, params: SamplingParams) -> Stopwatch:
-        """A Stopwatch for a request that arrives now."""
-        return Stopwatch(self, params)
+    def stopwatch(self, params: SamplingParams, name: str, prompt_tokens: int, *, pools: bool = False) -> Stopwatch:
+        """A Stopwatch for a request that arrives now. name: its id in the engine. pools: it wants vectors or scores."""
+        watchers = self._all.plugins.watchers if self._all.plugins is not None else None
+        watched = None if watchers is None else watchers.generation(name, self._model_name, params, prompt_tokens, pools=pools)
+        return Stopwatch(self, params, watched)
 
     def first_token(self, seconds: float) -> None:
         """Records the time to the first token."""
@@ -152,10 +163,13 @@ class Metrics:
 
 
 class Stopwatch:
-    """Times one request from its arrival. `step` is to be called with each output that brings tokens."""
+    """Times one request from its arrival. `step` is to be called with each output that brings tokens, `failed` when it does not come to its end.
 
-    def __init__(self, metrics: Metrics, params: SamplingParams) -> None:
-        self._metrics, self._params = metrics, params
+    watched: what tells plugins of it.
+    """
+
+    def __init__(self, metrics: Metrics, params: SamplingParams, watched: WatchedGeneration | None = None) -> None:
+        self._metrics, self._params, self._watched = metrics, params, watched
         self._arrival = time.monotonic()
         self._last = 0.0
 
@@ -172,6 +186,14 @@ class Stopwatch:
             self._last = now
         if output.finished:
             self._metrics.finished(output, self._params, now - self._arrival)
+        if self._watched is not None:
+            self._watched.step(output)
+
+    def failed(self, reason: str) -> None:
+        """Records a request that did not come to its end."""
+        self._metrics.failed(reason)
+        if self._watched is not None:
+            self._watched.failed(reason)
 
 
 def _values(output: RequestOutput, params: SamplingParams, seconds: float) -> dict[str, float]:

@@ -108,7 +108,8 @@ async def _gather(runs: Sequence[Awaitable[PoolingRequestOutput]]) -> list[Pooli
 
 
 async def _run(serving: Serving, job: PoolingJob, salt: str, priority: int) -> PoolingRequestOutput:
-    watch, name = serving.metrics.stopwatch(_NO_TOKENS), f"pool-{uuid.uuid4().hex}"
+    name = f"pool-{uuid.uuid4().hex}"
+    watch = serving.metrics.stopwatch(_NO_TOKENS, name, len(job.token_ids), pools=True)
     limit = serving.config.server.request_timeout_s
     reason = "abort"
     try:
@@ -127,7 +128,7 @@ async def _run(serving: Serving, job: PoolingJob, salt: str, priority: int) -> P
         raise
     finally:
         if reason:
-            serving.metrics.failed(reason)
+            watch.failed(reason)
 
 
 def token_usage(outputs: Sequence[PoolingRequestOutput]) -> dict[str, Any]:

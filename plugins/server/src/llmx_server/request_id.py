@@ -28,6 +28,7 @@ class RequestId:
             return
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         request_id = given if _SANE.fullmatch(given) else uuid.uuid4().hex.encode()
+        scope["llmx.request_id"] = request_id.decode()
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -1,0 +1,1 @@
+"""OpenTelemetry traces; found through the entry point group `llmx.plugins`."""
