@@ -9,6 +9,8 @@
 // Keys that a row does not see have probability zero, and adding zero changes nothing: neither the rows beside a row nor the
 // way its prompt was cut can be seen in its result. (Values must be numbers: zero times NaN is NaN.)
 #pragma once
+#include <algorithm>
+
 #include "attention_plan.h"
 #include "attention_softmax_impl.h"
 #include "attention_tiles_impl.h"
@@ -55,20 +57,45 @@ static void load_queries(const AttnArgs& a, const AttnItem& item, const TileScra
   }
 }
 
-// The rows [row, row + rows) of a work item in one chunk.
+// Blocks of one chunk that rows at positions [first, last] read, counted from the chunk's own first one.
+struct ChunkRange {
+  int64_t begin, end;
+};
+LLMX_INLINE ChunkRange blocks_read(const AttnArgs& a, int64_t first, int64_t last, int64_t base) {
+  const int64_t first_key = first_visible(first, a.window), end = (last - base) / kBlockTokens + 1;
+  const int64_t begin = first_key > base ? (first_key - base) / kBlockTokens : 0;
+  return {begin - begin % 4, end > kChunkBlocks ? kChunkBlocks : end};  // whole groups of units; masked keys change nothing
+}
+
+LLMX_INLINE int64_t last_position_of(const AttnItem& item) { return item.last_key < 0 ? item.position + item.tokens - 1 : item.last_key; }
+
+// Keys that are read after this chunk, to be asked for meanwhile: those of the next chunk, or of the item that follows. They lie where
+// the hardware expects nothing. Without a follower, any page.
 template <class Page>
-static void run_rows(const AttnArgs& a, const AttnItem& item, const TileScratch& s, int row, int rows, int chunk, float* partial) {
+LLMX_INLINE void pages_after(const AttnArgs& a, const AttnItem& item, const AttnItem* follower, int chunk, ChunkPages* pages) {
+  const bool more = chunk + 1 < item.chunk_end;
+  if (!more && !follower) {
+    std::copy_n(pages->v, pages->blocks, pages->next_k);
+    return;
+  }
+  const AttnItem& next = more ? item : *follower;
+  const int64_t at = more ? chunk + 1 : next.chunk_begin, base = at * kChunkTokens;
+  const ChunkRange range = blocks_read(a, next.position, last_position_of(next), base);
+  const int32_t* table = a.table + static_cast<int64_t>(a.slot[next.request]) * a.stride + base / kBlockTokens + range.begin;
+  const int64_t offset = a.geo.layer_offset + next.kv_head * k_bytes<Page>(a.geo.head_dim);
+  for (int b = 0; b < pages->blocks; ++b) pages->next_k[b] = b < range.end - range.begin ? a.pages + table[b] * a.geo.block_bytes + offset : pages->v[b];
+}
+
+// The rows [row, row + rows) of a work item in one chunk. follower: the item that comes after, if the keys after these are its own.
+template <class Page>
+static void run_rows(const AttnArgs& a, const AttnItem& item, const AttnItem* follower, const TileScratch& s, int row, int rows, int chunk, float* partial) {
   const KvGeometry& geo = a.geo;
   const int group = a.q_heads / geo.kv_heads;
   const int acc_stride = padded_columns(geo.v_head_dim), words = query_words<Page>(geo.head_dim);
   const int64_t base = static_cast<int64_t>(chunk) * kChunkTokens;
   const int64_t first_position = item.position + row / group;
   const int64_t last_position = item.last_key < 0 ? item.position + (row + rows - 1) / group : item.last_key;
-  const int64_t first_key = first_visible(first_position, a.window);
-  int64_t begin = first_key > base ? (first_key - base) / kBlockTokens : 0;
-  int64_t end = (last_position - base) / kBlockTokens + 1;
-  begin -= begin % 4;  // whole groups of units; masked keys change nothing
-  end = end > kChunkBlocks ? kChunkBlocks : end;
+  const auto [begin, end] = blocks_read(a, first_position, last_position, base);
   float chunk_m[kLanes], chunk_l[kLanes], p_scale[kLanes];
   uint8_t seen[kLanes] = {0};
   MergeScales scales;
@@ -76,7 +103,6 @@ static void run_rows(const AttnArgs& a, const AttnItem& item, const TileScratch&
   if (begin < end) {
     const int blocks = static_cast<int>(end - begin);
     const int32_t* table = a.table + static_cast<int64_t>(a.slot[item.request]) * a.stride + base / kBlockTokens + begin;
-    const int64_t after = chunk + 1 < item.chunk_end ? (last_position - base) / kBlockTokens - kChunkBlocks : -1;  // last block of the next chunk
     const int64_t k_offset = geo.layer_offset + item.kv_head * k_bytes<Page>(geo.head_dim);
     const int64_t v_offset = geo.layer_offset + geo.kv_heads * k_bytes<Page>(geo.head_dim) + item.kv_head * v_bytes<Page>(geo.v_head_dim);
     ChunkPages pages;
@@ -85,8 +111,8 @@ static void run_rows(const AttnArgs& a, const AttnItem& item, const TileScratch&
       const uint8_t* block = a.pages + table[b] * geo.block_bytes;
       pages.k[b] = block + k_offset;
       pages.v[b] = block + v_offset;
-      pages.next_k[b] = b <= after ? a.pages + table[b - begin + kChunkBlocks] * geo.block_bytes + k_offset : pages.v[b];
     }
+    pages_after<Page>(a, item, follower, chunk, &pages);
     const TileKernels<Page> kernels = tile_kernels<Page>(rows);
     kernels.score(pages, geo.head_dim / Page::kPerUnit, s.q + row * words, words, s.q_scale + row, s.score);
     for (int r = 0; r < rows; ++r) {
@@ -132,7 +158,7 @@ LLMX_INLINE void finish_tile(const AttnArgs& a, const AttnItem& item, const Tile
 }
 
 template <class Page>
-static void run_tile(const AttnArgs& a, const AttnItem& item, float* partials, void* scratch) {
+static void run_tile(const AttnArgs& a, const AttnItem& item, const AttnItem* follower, float* partials, void* scratch) {
   const TileScratch s = tile_scratch(a, scratch);
   const int rows = item.tokens * (a.q_heads / a.geo.kv_heads), acc_stride = padded_columns(a.geo.v_head_dim);
   load_queries<Page>(a, item, s);
@@ -145,24 +171,25 @@ static void run_tile(const AttnArgs& a, const AttnItem& item, float* partials, v
     }
     for (int row = 0, take; row < rows; row += take) {
       take = rows_at_once(rows - row);
-      run_rows<Page>(a, item, s, row, take, chunk, partial);
+      run_rows<Page>(a, item, follower, s, row, take, chunk, partial);
     }
   }
   if (item.partial < 0) finish_tile(a, item, s);
 }
 
-static void attn_run(const AttnArgs& a, const AttnPlan&, const void* items, int64_t begin, int64_t end, void* partial, void* scratch) {
+static void attn_run(const AttnArgs& a, const AttnPlan& plan, const void* items, int64_t begin, int64_t end, void* partial, void* scratch) {
   const AttnItem* list = static_cast<const AttnItem*>(items);
   for (int64_t i = begin; i < end; ++i) {
+    const AttnItem* follower = i + 1 < plan.units ? list + i + 1 : nullptr;  // another thread's, at the end: it shares a cache further out
     switch (a.geo.type) {
       case KvType::bf16:
-        run_tile<Bf16Page>(a, list[i], static_cast<float*>(partial), scratch);
+        run_tile<Bf16Page>(a, list[i], follower, static_cast<float*>(partial), scratch);
         break;
       case KvType::i8:
-        run_tile<Int8Page>(a, list[i], static_cast<float*>(partial), scratch);
+        run_tile<Int8Page>(a, list[i], follower, static_cast<float*>(partial), scratch);
         break;
       default:
-        run_tile<F32Page>(a, list[i], static_cast<float*>(partial), scratch);
+        run_tile<F32Page>(a, list[i], follower, static_cast<float*>(partial), scratch);
     }
   }
 }
