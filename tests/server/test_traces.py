@@ -112,8 +112,9 @@ def test_off_nothing_is_read_and_a_wrong_endpoint_is_refused() -> None:
     for endpoint in ("localhost:4317", "grpc://x:4317"):
         with pytest.raises(ConfigError, match="--otlp-traces-endpoint is .*4318"):
             create_app(FakeEngine(), EngineConfig(plugins={"otel": {"traces_endpoint": endpoint}}))  # type: ignore[arg-type]
-    refused = llmx("serve", "--platform", "null", "--port", "0", "--otel-steps")
-    assert refused.returncode == 2 and "--otlp-traces-endpoint" in refused.stderr
+    for given, said in (("--otel-steps", "--otlp-traces-endpoint says where"), ("--otlp-traces-endpoint=localhost:4317", "4318")):
+        refused = llmx("serve", "--platform", "null", "--port", "0", given)  # the engine is still starting then, and must not hold up the end
+        assert refused.returncode == 2 and said in refused.stderr
 
 
 class _Collector(BaseHTTPRequestHandler):

@@ -30,7 +30,7 @@ class EngineChild:
 
     def __init__(self, config: EngineConfig, user_set: list[str], spawned: EngineProcess | None = None) -> None:
         self._why: str | None = None  # why this side ended it
-        self._closed = False
+        self._closed = self._was_ready = False
         self._spawned = spawned or EngineProcess()
         self._context = zmq.asyncio.Context()
         try:
@@ -53,6 +53,7 @@ class EngineChild:
             message = await self.receive()
             match message:
                 case Ready():
+                    self._was_ready = True
                     self._spawned.forget()  # both sides are connected: a kill must not leave it behind
                     return message.info
                 case Failed():
@@ -78,7 +79,9 @@ class EngineChild:
 
     async def close(self) -> None:
         """End the process: politely, then not. Idempotent."""
-        if self.process.poll() is None:
+        if not self._was_ready:  # it does not listen yet, and may end by itself without ever taking a message
+            self.kill()
+        elif self.process.poll() is None:
             with contextlib.suppress(EngineDead):
                 await self.send(Shutdown())
             for _ in range(int(_TERMINATE_S / 0.02)):
