@@ -52,18 +52,23 @@ def serve(settings: Settings) -> None:
     def make_engine(own: dict[str, Any]) -> AsyncEngine:
         return AsyncEngine.launch(*settings.resolve_further(own))
 
+    grpc = list[str]()
+
     def on_ready(url: str) -> None:
         gc.freeze()
         gc.enable()
         _show_progress("", 0.0)
-        lines = summary(models, url, guarded=bool(config.server.api_keys or config.server.api_key_file))
+        lines = summary(models, url, guarded=bool(config.server.api_keys or config.server.api_key_file), grpc="".join(grpc))
         if config.server.log_format == "json":
             _say(logs.json_line("info", "llmx", "ready", url=url, model=engine.info.name, summary=[": ".join(filter(None, line)) for line in lines]))
         else:
             _say("\n".join(f"{name:<9} {text}" for name, text in lines))
 
     try:
-        asyncio.run(serve_http(engine, config, others=others, make_engine=make_engine, sock=sock, on_ready=on_ready, on_progress=_show_progress))
+        serving = serve_http(
+            engine, config, others=others, make_engine=make_engine, sock=sock, on_ready=on_ready, on_progress=_show_progress, on_grpc=grpc.append
+        )
+        asyncio.run(serving)
     finally:
         for model in models:
             model.engine.kill()  # serve_http has closed it; this is for an end so early that it could not

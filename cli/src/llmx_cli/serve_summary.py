@@ -27,8 +27,8 @@ class Started:
     changes: list[Change]
 
 
-def summary(models: Sequence[Started], url: str, *, guarded: bool) -> list[tuple[str, str]]:
-    """What a user wants to know when the server is ready, as (name, text); ends with a command to try."""
+def summary(models: Sequence[Started], url: str, *, guarded: bool, grpc: str = "") -> list[tuple[str, str]]:
+    """What a user wants to know when the server is ready, as (name, text); ends with a command to try. grpc: the address of that port."""
     first = models[0].engine
     info, chats = first.info, first.chat_template.available
     path: str
@@ -48,6 +48,7 @@ def summary(models: Sequence[Started], url: str, *, guarded: bool) -> list[tuple
         *said,
         *([("memory", _together([model.engine.info for model in models]))] if len(models) > 1 else []),
         ("ready", f"{url} (loaded in {load_s:.1f} s)"),
+        *([("grpc", f"{grpc}, services llmx.v1.Llmx, health and reflection")] if grpc else []),
         *([] if url.startswith("unix:") else [("page", f"{url}/ for a browser: {shown}")]),
         ("try", f"curl {where}{path}{key} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"),
     ]

@@ -102,6 +102,8 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8000
     uds: str = ""  # path of a Unix socket to listen on instead of host and port
+    grpc_port: int | None = None  # of the gRPC interface, on the same host; 0: a free one; None: off
+    grpc_max_message_bytes: int = 4 * 2**20  # that a gRPC client may send: a message is read before its key is looked at
     api_keys: tuple[str, ...] = ()  # each may do everything
     api_key_file: str = ""  # names, scopes and salted hashes of keys
     cache_salt_per_key: bool = False  # no key finds prompt starts of another in the prefix cache

@@ -168,7 +168,8 @@ REFUSED: dict[str, str] = {
         ("the template is the model's or the server's: see --chat-template", "chat_template_content_format default_chat_template_kwargs"),
         ("a request brings no template: see --chat-template", "trust_request_chat_template"),
         ("the page of the API is at /docs: leave it out", "disable_fastapi_docs enable_offline_docs"),
-        ("the server has no gRPC and no token-only port: leave it out", "grpc grpc_port tokens_only"),
+        ("gRPC has a port of its own beside HTTP: see --grpc-port", "grpc"),
+        ("there is no token-only port: prompts may be token ids on every route, leave it out", "tokens_only"),
         ("platform settings are environment variables LLMX_<PLATFORM>_*: see `llmx platforms`", "additional_config"),
     )
     for name in names.split()

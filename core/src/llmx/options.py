@@ -169,6 +169,8 @@ OPTIONS: tuple[Option, ...] = (
         "no key finds prompt starts of another in the prefix cache, so that time tells nothing of others' prompts; needs keys",
         server=True,
     ),
+    Option("grpc_port", "server.grpc_port", "int", "port for gRPC, on the same host; 0: a free one; off by default; needs llmx-server[grpc]", server=True),
+    Option("grpc_max_message_bytes", "server.grpc_max_message_bytes", "bytes", "largest message that a gRPC client may send, up to 32Mi", server=True),
     Option("root_path", "server.root_path", "str", "path prefix behind a proxy", server=True),
     Option(
         "log_level",

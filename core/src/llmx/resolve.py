@@ -282,6 +282,8 @@ def _check(config: EngineConfig, labels: Mapping[str, str]) -> None:
         ("platform.threads", config.platform.threads, 1, 1024),
         ("draft.num_tokens", config.draft.num_tokens, 1, 16),
         ("server.port", config.server.port, 0, 65535),
+        ("server.grpc_port", config.server.grpc_port, 0, 65535),
+        ("server.grpc_max_message_bytes", config.server.grpc_max_message_bytes, 1024, 32 * 2**20),
         ("server.drain_timeout_s", config.server.drain_timeout_s, 0, None),
         ("server.request_timeout_s", config.server.request_timeout_s, 0.001, None),
         ("server.stats_interval_s", config.server.stats_interval_s, 0.1, None),

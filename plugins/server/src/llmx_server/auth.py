@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,9 +16,10 @@ from llmx_server.scopes import scopes_of
 from llmx_server.socket_guard import deny, key_from_first_message
 from llmx_server.web.page import PAGE_PATHS
 
-__all__ = ["OPEN_PATHS", "ApiKeyGuard"]
+__all__ = ["NO_VALID_KEY", "OPEN_PATHS", "ApiKeyGuard", "shown_key"]
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/version"}) | PAGE_PATHS
+NO_VALID_KEY = "no valid API key: send the header `Authorization: Bearer KEY` with a key given to --api-key or --api-key-file"
 
 
 class ApiKeyGuard:
@@ -40,11 +41,11 @@ class ApiKeyGuard:
         if scope["type"] == "lifespan" or scope.get("method") == "OPTIONS" or scope["path"] in self._open:
             await self._app(scope, receive, send)
             return
-        shown = _shown(scope)
+        shown = shown_key(scope["headers"])
         if not shown and scope["type"] == "websocket":
             await self._first_message(scope, receive, send)
             return
-        key = self._keys.find(shown.strip()) if shown else None
+        key = self._keys.find(shown) if shown else None
         lacking = self._lacking(key, scope) if key else frozenset()
         if key and not lacking:
             who = self._callers.of(key)
@@ -54,8 +55,7 @@ class ApiKeyGuard:
             message = f"the API key {key.name!r} may not do this: it lacks the scope {', '.join(sorted(lacking))}"
             await self._refuse(scope, receive, send, 403, message, "insufficient_scope")
         else:
-            message = "no valid API key: send the header `Authorization: Bearer KEY` with a key given to --api-key or --api-key-file"
-            await self._refuse(scope, receive, send, 401, message, "invalid_api_key")
+            await self._refuse(scope, receive, send, 401, NO_VALID_KEY, "invalid_api_key")
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, status: int, message: str, code: str) -> None:
         self._on_refused(code)
@@ -95,10 +95,10 @@ def _with_limits(send: Send, meter: Meter) -> Send:
     return send_with_limits
 
 
-def _shown(scope: Scope) -> bytes:
+def shown_key(given: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The key that the headers have; empty: none."""
-    headers = dict(scope["headers"])
+    headers = dict(given)
     scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
     if scheme.lower() != b"bearer":
         key = headers.get(b"x-api-key", b"")  # Anthropic's clients
-    return bytes(key)
+    return bytes(key).strip()

@@ -1,16 +1,18 @@
-"""InProcess: requests to the application without a connection, answered exactly as over HTTP."""
+"""Requests to the application without a connection, answered exactly as over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp, Message, Scope
 
 from llmx_server.errors import JsonResponse, failure_body, failure_status
 
-__all__ = ["Answer", "InProcess"]
+__all__ = ["Answer", "InProcess", "scope_of"]
+
+_JSON = ((b"content-type", b"application/json"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,13 @@ class InProcess:
 
     async def post(self, path: str, body: bytes) -> Answer:
         """The answer to a JSON body. Cancelled, the request is aborted."""
+        return await self._ask(scope_of("POST", path, [(b"host", b"batch"), *_JSON, (b"content-length", b"%d" % len(body))]), body)
+
+    async def get(self, path: str) -> Answer:
+        """The answer to a GET."""
+        return await self._ask(scope_of("GET", path, [(b"host", b"here")]), b"")
+
+    async def _ask(self, scope: Scope, body: bytes) -> Answer:
         self._app = self._app or self._make_app()
         parts: list[Message] = []
         given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -44,7 +53,7 @@ class InProcess:
             parts.append(message)
 
         try:
-            await self._app(_scope(path, len(body)), receive, send)
+            await self._app(scope, receive, send)
         except Exception as error:  # noqa: BLE001  the application has answered and logged it; servers see it raised again
             if not parts:
                 return Answer(failure_status(error)[0], {}, bytes(JsonResponse(failure_body(error)).body))
@@ -52,18 +61,19 @@ class InProcess:
         return Answer(parts[0]["status"], headers, b"".join(part.get("body", b"") for part in parts[1:]))
 
 
-def _scope(path: str, size: int) -> dict[str, object]:
+def scope_of(method: str, path: str, headers: Sequence[tuple[bytes, bytes]]) -> Scope:
+    """The ASGI scope of such a request."""
     return {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
-        "method": "POST",
+        "method": method,
         "scheme": "http",
         "path": path,
         "raw_path": path.encode(),
         "root_path": "",
         "query_string": b"",
-        "headers": [(b"host", b"batch"), (b"content-type", b"application/json"), (b"content-length", b"%d" % size)],
+        "headers": list(headers),
         "client": None,
         "server": None,
     }

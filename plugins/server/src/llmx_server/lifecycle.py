@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
-from llmx.config import EngineConfig
+from llmx.config import EngineConfig, ServerConfig
 from llmx.errors import LlmxError
-from llmx_server.app import create_app
+from llmx_server.app import Application, create_app
 from llmx_server.batches import Batches
 from llmx_server.callers import Callers
 from llmx_server.draining import drain, signals
@@ -41,12 +41,14 @@ async def serve(
     sock: socket.socket | None = None,
     on_ready: Callable[[str], None] | None = None,
     on_progress: Callable[[str, float], None] | None = None,
+    on_grpc: Callable[[str], None] | None = None,
 ) -> None:
     """Serves until a signal; owns the engine and the `others` from now on and closes them.
 
     Engines may still be starting: /health and /ready answer 503 until `engine.start()` of each returns, then on_ready gets the
     server's URL. make_engine: an engine of further models, from their options (POST /v1/admin/models/load).
-    on_progress is told how far the start is. Raises what `engine.start()` raises, and ConfigError when the port cannot be had.
+    on_progress is told how far the start is, on_grpc the address of the gRPC port where there is one. Raises what `engine.start()` raises, and
+    ConfigError when a port cannot be had.
     """
     engines = [engine, *(other for other, _ in others)]
     batches: Batches | None = None
@@ -62,7 +64,8 @@ async def serve(
             starting = asyncio.create_task(_start(engines, on_progress))
             draining = asyncio.create_task(drain(server, app.state.models, asked))
             try:
-                await _run(server, sock, starting, app.state.models, on_ready, batches)
+                async with _grpc(app, config.server, server.server_state.tasks, on_grpc):
+                    await _run(server, sock, starting, app.state.models, on_ready, batches)
             finally:
                 draining.cancel()
                 await asyncio.gather(draining, return_exceptions=True)
@@ -76,6 +79,26 @@ async def serve(
         if models is not None:
             await models.close()
         await asyncio.gather(*(one.close() for one in engines))
+
+
+@asynccontextmanager
+async def _grpc(
+    app: Application, config: ServerConfig, running: set[asyncio.Task[None]], on_grpc: Callable[[str], None] | None
+) -> AsyncIterator[None]:
+    """The gRPC port, where it is asked for. Its calls are among `running`: a drain waits for them as for HTTP's."""
+    if config.grpc_port is None:
+        yield
+        return
+    from llmx_server.rpc.server import RpcServer  # reads grpc, which few need and not everybody has
+
+    rpc = RpcServer(app, config, running)
+    address = await rpc.start()
+    if on_grpc:
+        on_grpc(address)
+    try:
+        yield
+    finally:
+        await rpc.stop()
 
 
 async def _start(engines: Sequence[AsyncEngine], on_progress: Callable[[str, float], None] | None) -> None:

@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 from llmx.config import ServerConfig
@@ -15,11 +16,28 @@ from llmx.errors import ConfigError
 __all__ = ["BACKLOG", "bind", "bind_unix", "listen", "url_of"]
 
 BACKLOG = 2048  # connections that may wait to be accepted
+_GRPC = ("grpc", "grpc_health", "grpc_reflection")
 
 
 def listen(config: ServerConfig) -> socket.socket:
-    """The socket that a configuration asks for: `uds` when it is set, else host and port. Raises ConfigError."""
-    return bind_unix(config.uds) if config.uds else bind(config.host, config.port)
+    """The socket that a configuration asks for: `uds` when it is set, else host and port. Raises ConfigError, also for a gRPC port that cannot be had."""
+    sock = bind_unix(config.uds) if config.uds else bind(config.host, config.port)
+    try:
+        _check_grpc(config)
+    except ConfigError:
+        sock.close()
+        raise
+    return sock
+
+
+def _check_grpc(config: ServerConfig) -> None:
+    """What would end the start only once the model is loaded: gRPC's own library takes its port."""
+    if config.grpc_port is None:
+        return
+    missing = [name for name in _GRPC if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"grpc_port is {config.grpc_port}, but {', '.join(missing)} cannot be imported: install llmx-server[grpc]", field="grpc_port")
+    bind(config.host, config.grpc_port, option="grpc-port").close()
 
 
 def url_of(sock: socket.socket, root_path: str) -> str:
@@ -70,10 +88,10 @@ def _clear(path: Path) -> None:
     raise ConfigError(f"uds is {str(path)!r}: another server listens there, stop it or choose another path", field="uds")
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, option: str = "port") -> socket.socket:
     """A bound TCP socket; port 0 takes a free one. SO_REUSEADDR lets a restart bind at once.
 
-    Raises ConfigError that names host and port when the address is taken, forbidden or unknown.
+    Raises ConfigError that names host, port and the option that chooses another when the address is taken, forbidden or unknown.
     """
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -86,14 +104,14 @@ def bind(host: str, port: int) -> socket.socket:
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        raise ConfigError(_reason(error, host, port), field="port") from error
+        raise ConfigError(_reason(error, host, port, option), field=option.replace("-", "_")) from error
     sock.setblocking(False)
     return sock
 
 
-def _reason(error: OSError, host: str, port: int) -> str:
+def _reason(error: OSError, host: str, port: int, option: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use by another process: stop it or choose another with --port"
+        return f"port {port} on {host} is in use by another process: stop it or choose another with --{option}"
     if error.errno == errno.EACCES:
-        return f"port {port} on {host} may not be opened by this user: choose one above 1023 with --port"
+        return f"port {port} on {host} may not be opened by this user: choose one above 1023 with --{option}"
     return f"cannot listen on {host} port {port}: {os.strerror(error.errno) if error.errno else error}"
