@@ -105,6 +105,7 @@ ELSEWHERE = {
     "reasoning_effort": f"{EXTRAS}::test_documents_and_effort_reach_the_template",
     "continue_final_message": "tests/server/test_chat.py::test_generation_prompt_and_continuation",
     "chat_template_kwargs": "tests/server/test_chat.py::test_template_arguments",
+    "chat_template": "tests/server/test_request_template.py::test_it_makes_the_prompt",
     "add_special_tokens": "tests/server/test_chat.py::test_chat_ignores_special_tokens_of_the_tokenizer",
     "priority": "tests/sched/test_scheduler.py::test_priority_runs_first_and_is_preempted_last",
     "spaces_between_special_tokens": "tests/tokens/test_detokenizer.py::test_special_tokens_lose_the_space_between_them",

@@ -25,6 +25,7 @@ class ByteTokenizer:
     """One token per UTF-8 byte, and two special ones; adds no BOS."""
 
     special_ids = frozenset(SPECIAL)
+    names = {"bos_token": SPECIAL[BOS], "eos_token": SPECIAL[EOS]}
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())

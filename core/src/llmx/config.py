@@ -106,6 +106,7 @@ class ServerConfig:
     grpc_max_message_bytes: int = 4 * 2**20  # that a gRPC client may send: a message is read before its key is looked at
     api_keys: tuple[str, ...] = ()  # each may do everything
     api_key_file: str = ""  # names, scopes and salted hashes of keys
+    trust_request_template: bool = False  # chat_template in a request's body is rendered
     cache_salt_per_key: bool = False  # no key finds prompt starts of another in the prefix cache
     root_path: str = ""
     tool_parser: str = "auto"  # how the model writes tool calls: a name of llmx.answers, auto (told from the chat template) or none

@@ -166,7 +166,6 @@ REFUSED: dict[str, str] = {
         ("weight files are mapped, read once and never executed: leave it out", "ignore_patterns use_tqdm_on_load"),
         ("a hub model has one revision for its files and tokenizer: see --revision", "code_revision tokenizer_revision"),
         ("the template is the model's or the server's: see --chat-template", "chat_template_content_format default_chat_template_kwargs"),
-        ("a request brings no template: see --chat-template", "trust_request_chat_template"),
         ("the page of the API is at /docs: leave it out", "disable_fastapi_docs enable_offline_docs"),
         ("gRPC has a port of its own beside HTTP: see --grpc-port", "grpc"),
         ("there is no token-only port: prompts may be token ids on every route, leave it out", "tokens_only"),

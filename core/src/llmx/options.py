@@ -163,6 +163,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("api_key", "server.api_keys", "list", "key that clients must send; several are allowed", server=True, secret=True),
     Option("api_key_file", "server.api_key_file", "str", "file of keys with scopes, as salted hashes; `llmx key` writes it", server=True),
     Option(
+        "trust_request_chat_template",
+        "server.trust_request_template",
+        "bool",
+        "take chat_template from requests: it is rendered in a sandbox, in a process of its own with a limit of time and memory; refused by default",
+        server=True,
+    ),
+    Option(
         "cache_salt_per_key",
         "server.cache_salt_per_key",
         "bool",

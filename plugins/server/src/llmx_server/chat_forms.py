@@ -59,12 +59,15 @@ class ChatForms:
         """Those of the model that an engine has loaded."""
         return cls(engine.chat_template, engine.tokenizer, config.server, answer_formats(config.platform))
 
-    def arguments(self, arguments: dict[str, Any], tools: Tools | None) -> tuple[dict[str, Any], list[str]]:
-        """(arguments for the template with the tools in them, phrases for the Warning header). Raises RequestError."""
+    def arguments(self, arguments: dict[str, Any], tools: Tools | None, *, reads_tools: bool | None = None) -> tuple[dict[str, Any], list[str]]:
+        """(arguments for the template with the tools in them, phrases for the Warning header). Raises RequestError.
+
+        reads_tools: of the request's own template, if it brings one.
+        """
         if tools is not None and tools.choice == "auto" and self.tool_format is None:
             message = "tools are given, but it is not known how this model writes calls: start with --tool-call-parser NAME, or send tool_choice required"
             raise RequestError(message, field="tools")
-        if self.reads_tools:
+        if self.reads_tools if reads_tools is None else reads_tools:
             return ({**arguments, "tools": list(tools.described)} if tools else arguments), self._not_enforced(tools)
         messages = plain_history(arguments["messages"])
         if tools is None:

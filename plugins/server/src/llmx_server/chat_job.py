@@ -46,10 +46,12 @@ async def chat_job(serving: Serving, body: ChatRequest) -> tuple[Job, AnswerForm
     params = body.params(serving.engine.info.vocab_size, serving.engine.sampling_defaults)
     serving.check_priority(params.priority)
     tools = body.wanted_tools()
-    arguments, phrases = serving.forms.arguments(body.template_arguments(), tools)
-    prompt = serving.render(arguments)
+    variables = await serving.template_variables(body.chat_template, tools=tools is not None)
+    reads_tools = None if body.chat_template is None else "tools" in variables
+    arguments, phrases = serving.forms.arguments(body.template_arguments(), tools, reads_tools=reads_tools)
+    prompt = await serving.render(arguments, body.chat_template)
     form, params = serving.forms.form(tools, prompt, params, show_reasoning=body.include_reasoning)
     job = await make_job(serving, prompt, params, add_special_tokens=body.add_special_tokens, max_tokens_given=True, cache_salt=body.salt())
     if serving.forms.reasoning is not None:
         job = replace(job, reasoning=partial(ReasoningCount, serving.forms.reasoning, prompt, serving.engine.tokenizer.token_bytes))
-    return job, form, [*phrases, *body.unread(serving.template_variables())]
+    return job, form, [*phrases, *body.unread(variables)]

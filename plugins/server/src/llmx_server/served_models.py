@@ -162,7 +162,7 @@ class ServedModels:
 
     async def close(self, why: str = "the engine was closed") -> None:
         """End all engine processes; what still runs ends with `why`."""
-        await asyncio.gather(*(engine.close(why) for engine in self._engines()))
+        await asyncio.gather(self.host.templates.close(), *(engine.close(why) for engine in self._engines()))
 
     def kill(self) -> None:
         """End all engine processes at once."""

@@ -16,6 +16,7 @@ from llmx.errors import EngineDead, ModelNotFound, RequestError
 from llmx_server.body import shorten
 from llmx_server.errors import NotReady
 from llmx_server.metrics import Metrics
+from llmx_server.request_templates import RequestTemplates
 from llmx_server.version import version
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ __all__ = ["Host", "Phase", "Residence", "Serving", "serving_of"]
 Phase = Literal["loading", "ready", "draining"]
 Residence = Literal["loaded", "asleep", "idle"]  # asleep: until somebody wakes it; idle: until the next request
 
-_THREAD_CHARS = 16_384  # longer texts are tokenized on a thread, so that other streams go on meanwhile
+_THREAD_CHARS = 16_384  # longer texts are tokenized, and longer conversations rendered, on a thread, so that other streams go on meanwhile
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class Host:
 
     phase: Phase = "ready"
     started: int = field(default_factory=lambda: int(time.time()))  # unix time; `created` of the models
+    templates: RequestTemplates = field(default_factory=RequestTemplates)  # those that requests bring
     leaving: asyncio.Event = field(default_factory=asyncio.Event)  # set when the server begins to drain
 
     def check_ready(self) -> None:
@@ -113,19 +115,37 @@ class Serving:
             return tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)
 
-    def template_variables(self) -> frozenset[str]:
-        """Names that the chat template reads."""
-        return self.engine.chat_template.variables()
+    async def template_variables(self, template: str | None = None, *, tools: bool = False) -> frozenset[str]:
+        """Names that the chat template reads; template: one that the request brings. Raises RequestError."""
+        if template is None:
+            return self.engine.chat_template.variables()
+        if not self.config.server.trust_request_template:
+            why = "a template runs on the server: start it with --trust-request-chat-template or --chat-template, or send chat_template_kwargs"
+            raise RequestError(f"chat_template is {shorten(template)}, which is not allowed here: {why}", field="chat_template")
+        return await self.host.templates.variables(template, self.engine.tokenizer.names, tools=tools)
 
-    def render(self, arguments: Mapping[str, Any]) -> str:
-        """The prompt that the chat template makes. Raises RequestError with the template's own message."""
-        return self.engine.chat_template.render(**arguments)
+    async def render(self, arguments: Mapping[str, Any], template: str | None = None) -> str:
+        """The prompt that the chat template makes, the model's or the one that the request brings (once template_variables has allowed it).
+
+        Raises RequestError with the template's own message.
+        """
+        if template is not None:
+            return await self.host.templates.render(template, self.engine.tokenizer.names, arguments)
+        own = self.engine.chat_template
+        if _size(arguments) < _THREAD_CHARS:
+            return own.render(**arguments)
+        return await asyncio.to_thread(own.render, **arguments)
 
     async def check_alive(self) -> None:
         """Raise EngineDead when the engine does not answer for itself."""
         ok, reason = await self.engine.health()
         if not ok:
             raise EngineDead(reason)
+
+
+def _size(arguments: Mapping[str, Any]) -> int:
+    """Characters that a template has to do with, roughly. A message counts for some, however short it is."""
+    return sum(100 + len(text) if isinstance(text := message.get("content"), str) else 1000 for message in arguments["messages"])
 
 
 def serving_of(request: HTTPConnection) -> Serving:

@@ -62,7 +62,8 @@ FIELDS: tuple[ApiField, ...] = (
     _works("add_generation_prompt", "default true: the prompt ends where the assistant begins; not together with continue_final_message", CHAT),
     _works("continue_final_message", "the answer continues the last message, which must be the assistant's", CHAT),
     _works("chat_template_kwargs", "variables for the chat template; the ones it does not read are named in a Warning", CHAT, RESPONSES),
-    _refused("chat_template", "a template runs on the server: start it with --chat-template, or pass chat_template_kwargs", routes=(CHAT,)),
+    _works("chat_template", "with --trust-request-chat-template: jinja text used instead of the model's template, rendered in a process of its own with a "
+           "limit of time and memory; 400 without that option", CHAT),
     _works("documents", "a list of objects for a chat template that reads `documents`; 400 for one that does not", CHAT),
     _works("reasoning_effort", "none, minimal, low, medium, high, xhigh, max: given to the template, with enable_thinking (false for none)", CHAT),
     _works("include_reasoning", "default true: reasoning is given apart, as reasoning and reasoning_content; false: it is left out", CHAT, RESPONSES),

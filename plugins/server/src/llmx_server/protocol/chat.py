@@ -30,6 +30,7 @@ class TemplateFields(BodyModel):
     add_generation_prompt: bool | None = None  # None: unless the final message is continued
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
+    chat_template: str | None = None  # instead of the model's own
 
     def template_arguments(self) -> dict[str, Any]:
         """Arguments for ChatTemplate.render. Raises RequestError for what contradicts itself or is not allowed."""

@@ -23,10 +23,11 @@ async def tokenize(request: Request) -> Response:
     """Token ids of a text or of a rendered conversation."""
     serving, body = await open_body(request, TokenizeRequest)
     serving.model_name(body.model)
-    headers = warning_header([*check_extra(CHAT, body.model_extra), *body.unread(serving.template_variables())])
+    phrases = check_extra(CHAT, body.model_extra)
+    headers = warning_header([*phrases, *body.unread(await serving.template_variables(body.chat_template))])
     if (body.prompt is None) == (not body.messages):
         raise RequestError("exactly one of prompt and messages must be given", field="prompt")
-    text = body.prompt if body.prompt is not None else serving.render(body.template_arguments())
+    text = body.prompt if body.prompt is not None else await serving.render(body.template_arguments(), body.chat_template)
     special = body.add_special_tokens if body.add_special_tokens is not None else body.prompt is not None
     tokens = await serving.encode(text, add_special_tokens=special)
     strings = [serving.engine.tokenizer.token_text(token) for token in tokens] if body.return_token_strs else None
