@@ -6,18 +6,17 @@ all options are to be shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import cast
 
 import pluggy
 
 from llmx.config import EngineConfig, PlatformConfig
 from llmx.errors import ConfigError, PlatformError, PluginError
 from llmx.foreign_options import FOREIGN
-from llmx.hooks.loader import PluginLoader
+from llmx.hooks.loader import PluginLoader, owned_results
 from llmx.hooks.types import EnvVar, OptionDef
 from llmx.option_values import convert
 from llmx.options import OPTIONS, PluginOption
@@ -61,7 +60,7 @@ def declared_options(manager: pluggy.PluginManager) -> tuple[PluginOption, ...]:
     taken = dict.fromkeys([name for own in OPTIONS for name in (own.name, *own.aliases)], "core")
     taken |= dict.fromkeys([name for foreign in FOREIGN for name in (foreign.name, *foreign.aliases)], "core")
     found: list[PluginOption] = []
-    for plugin, declared in _declared(manager):
+    for plugin, declared in owned_results(manager, "llmx_add_options"):
         option = _checked(plugin, declared)
         for name in (option.name, *option.aliases):
             if name in taken:
@@ -79,21 +78,12 @@ def with_plugin_defaults(config: EngineConfig, manager: pluggy.PluginManager) ->
     return replace(config, plugins=sections)
 
 
-def _declared(manager: pluggy.PluginManager) -> Iterator[tuple[str, OptionDef]]:
-    # not one call of the hook: its results would not say whose each is
-    for one in manager.hook.llmx_add_options.get_hookimpls():
-        declare = cast(Callable[[], Iterable[OptionDef]], one.function)
-        for declared in declare():
-            yield one.plugin_name.rpartition(":")[2], declared
-
-
 def _variables(manager: pluggy.PluginManager) -> dict[str, list[EnvVar]]:
     owners = [name for name, _ in manager.list_name_plugin() if not name.startswith("llmx.platforms:")]  # the engine checks those of its platform
     found: dict[str, list[EnvVar]] = {name.rpartition(":")[2]: [] for name in owners}
-    for one in manager.hook.llmx_env_vars.get_hookimpls():
-        if one.plugin_name in owners:
-            declare = cast(Callable[[], Iterable[EnvVar]], one.function)
-            found[one.plugin_name.rpartition(":")[2]] += declare()
+    for plugin, variable in owned_results(manager, "llmx_env_vars"):
+        if plugin in found:
+            found[plugin].append(variable)
     return found
 
 

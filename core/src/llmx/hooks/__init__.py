@@ -12,6 +12,7 @@ from llmx.hooks.records import (
     StepObserver,
     StepRecord,
 )
+from llmx.hooks.routes import RouteDef
 from llmx.hooks.specs import HookSpecs, hookimpl
 from llmx.hooks.types import (
     API_VERSION,
@@ -46,6 +47,7 @@ __all__ = [
     "RequestObserver",
     "RequestRecord",
     "Resolution",
+    "RouteDef",
     "StatLogger",
     "StatReading",
     "StepObserver",

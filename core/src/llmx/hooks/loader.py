@@ -7,7 +7,7 @@ nobody chose is a warning. Two distributions with one name in one group are refu
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -20,7 +20,7 @@ from llmx.errors import PluginError
 from llmx.hooks.specs import HookSpecs
 from llmx.hooks.types import API_VERSION, Detection, PlatformInfo
 
-__all__ = ["GROUPS", "Found", "PluginLoader", "ProbeResult", "load_target"]
+__all__ = ["GROUPS", "Found", "PluginLoader", "ProbeResult", "load_target", "owned_results"]
 
 GROUPS = ("llmx.probes", "llmx.platforms", "llmx.kernels", "llmx.plugins")
 
@@ -146,6 +146,13 @@ def check_api(info: PlatformInfo) -> None:
         needed = "a newer llmx-core" if info.api > API_VERSION else f"a newer {info.dist}"
         ours = f"{API_VERSION[0]}.{API_VERSION[1]}"
         raise PluginError(f"{info.dist} was built for hook API {major}.{minor}, this core has {ours}: install {needed}", plugin=info.name)
+
+
+def owned_results(manager: pluggy.PluginManager, hook: str, **arguments: Any) -> Iterator[tuple[str, Any]]:
+    """(plugin's name, item) of all that a hook's implementations give: for hooks whose results must say whose they are."""
+    for one in getattr(manager.hook, hook).get_hookimpls():
+        for item in one.function(*(arguments[name] for name in one.argnames)):
+            yield one.plugin_name.rpartition(":")[2], item
 
 
 def load_target(target: str) -> Any:

@@ -16,6 +16,7 @@ from llmx.answers.reasoning_formats import ReasoningFormat
 from llmx.answers.tool_formats import ToolFormat
 from llmx.config import EngineConfig
 from llmx.hooks.records import RequestObserver, StatLogger, StepObserver
+from llmx.hooks.routes import RouteDef
 from llmx.hooks.types import (
     ConfigIssue,
     ConfigPatch,
@@ -129,3 +130,7 @@ class HookSpecs:
     @hookspec
     def llmx_request_observers(self, config: EngineConfig) -> Iterable[RequestObserver]:  # type: ignore[empty-body]
         """[*] A, at the server's start. What is told of requests: arrival, first token, end."""
+
+    @hookspec
+    def llmx_routes(self, config: EngineConfig) -> Iterable[RouteDef]:  # type: ignore[empty-body]
+        """[*] A, at the server's start. HTTP routes of the plugin."""

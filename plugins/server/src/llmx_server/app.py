@@ -83,15 +83,17 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, others: Sequence[tu
     serving = models.default
     app = _routed(config.server.root_path)
     app.state.models = models
+    plugins = server_plugins(config, app.routes)
+    serving.metrics.watch(plugins)
+    app.router.routes.extend(plugins.routes.routes)
     app.state.responses = ResponseStore(config.server.response_store_bytes, config.server.response_max_age_s)
     callers = _callers(config.server)
     app.state.callers = callers  # None: no key is asked for
     app.state.batches = start_batches(config, models.host, lambda: unguarded(app), callers) if config.server.files_dir else None
     if callers is not None:
-        app.add_middleware(ApiKeyGuard, callers=callers, root_path=config.server.root_path, on_refused=serving.metrics.rejected)
+        root, scopes = config.server.root_path, plugins.routes.scopes_of
+        app.add_middleware(ApiKeyGuard, callers=callers, root_path=root, on_refused=serving.metrics.rejected, scopes=scopes)
     app.add_middleware(SameOrigin)
-    plugins = server_plugins(config)
-    serving.metrics.watch(plugins)
     if plugins.watchers is not None:
         app.add_middleware(Watched, watchers=plugins.watchers)
     app.add_middleware(RequestId)

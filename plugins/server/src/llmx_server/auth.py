@@ -25,15 +25,18 @@ NO_VALID_KEY = "no valid API key: send the header `Authorization: Bearer KEY` wi
 class ApiKeyGuard:
     """ASGI middleware that answers 401 unless `Authorization: Bearer KEY` or `x-api-key: KEY` names a key of `callers`, 403 where the key lacks a scope.
 
-    Default deny: a route added later is guarded without a change here. Preflight requests (OPTIONS) carry no key and reach
+    Default deny: a route added later is guarded without a change here. scopes: which a path asks for. Preflight requests (OPTIONS) carry no key and reach
     no handler that does work, so they pass. on_refused is called for each refusal with its code.
     """
 
-    def __init__(self, app: ASGIApp, callers: Callers, root_path: str = "", on_refused: Callable[[str], None] = lambda code: None) -> None:
+    def __init__(
+        self, app: ASGIApp, callers: Callers, root_path: str = "", on_refused: Callable[[str], None] = lambda code: None,
+        scopes: Callable[[str], frozenset[str]] = scopes_of,
+    ) -> None:  # fmt: skip
         self._app = app
         self._callers, self._keys = callers, callers.keys
         self._root = root_path.rstrip("/")
-        self._on_refused = on_refused
+        self._on_refused, self._scopes_of = on_refused, scopes
         self._open = OPEN_PATHS | {self._root + path for path in OPEN_PATHS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,7 +83,7 @@ class ApiKeyGuard:
             self._on_refused("invalid_api_key")
 
     def _lacking(self, key: Key, scope: Scope) -> frozenset[str]:
-        return scopes_of(scope["path"].removeprefix(self._root)) - key.scopes
+        return self._scopes_of(scope["path"].removeprefix(self._root)) - key.scopes
 
 
 def _with_limits(send: Send, meter: Meter) -> Send:

@@ -17,15 +17,20 @@ Handler = Callable[..., Awaitable[Response]]  # of the request, then of the path
 
 
 class HttpRoute(Route):
-    """A path with its handler; `body` is the model of its JSON body, if it has one. With shown=False /openapi.json leaves it out."""
+    """A path with its handler; `body` is the model of its JSON body, if it has one. With shown=False /openapi.json leaves it out.
 
-    def __init__(self, path: str, handler: Handler, methods: Collection[str], *, body: type[BaseModel] | None = None, shown: bool = True) -> None:
+    summary: its line there; by default the handler's name.
+    """
+
+    def __init__(
+        self, path: str, handler: Handler, methods: Collection[str], *, body: type[BaseModel] | None = None, shown: bool = True, summary: str = ""
+    ) -> None:
         async def endpoint(request: Request) -> Response:
             return await handler(request, **request.path_params)
 
         super().__init__(path, endpoint, methods=list(methods), name=handler.__name__, include_in_schema=shown)
         self.methods = set(methods)  # Starlette adds HEAD to GET; here a path answers what it says
-        self.handler, self.body = handler, body
+        self.handler, self.body, self.summary = handler, body, summary
 
 
 class Router:

@@ -128,7 +128,7 @@ def describe(routes: Sequence[BaseRoute], models: ServedModels, names: list[str]
 def _operation(route: HttpRoute, method: str) -> dict[str, Any]:
     name = route.handler.__name__
     place = re.sub(r"\W", "_", route.path_format)
-    operation: dict[str, Any] = {"summary": name.replace("_", " ").title(), "operationId": f"{name}{place}_{method.lower()}"}
+    operation: dict[str, Any] = {"summary": route.summary or name.replace("_", " ").title(), "operationId": f"{name}{place}_{method.lower()}"}
     if route.handler.__doc__:
         operation["description"] = inspect.cleandoc(route.handler.__doc__)
     if route.param_convertors:
