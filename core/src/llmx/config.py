@@ -104,6 +104,10 @@ class ServerConfig:
     uds: str = ""  # path of a Unix socket to listen on instead of host and port
     grpc_port: int | None = None  # of the gRPC interface, on the same host; 0: a free one; None: off
     grpc_max_message_bytes: int = 4 * 2**20  # that a gRPC client may send: a message is read before its key is looked at
+    ssl_certfile: str = ""  # PEM; HTTP and gRPC speak TLS with it
+    ssl_keyfile: str = ""  # its key; none: the certificate's file has it
+    ssl_ca_certs: str = ""  # clients must show a certificate that comes from one of these; none: clients need none
+    allowed_origins: tuple[str, ...] = ()  # pages that browsers let ask; "*": every page
     api_keys: tuple[str, ...] = ()  # each may do everything
     api_key_file: str = ""  # names, scopes and salted hashes of keys
     trust_request_template: bool = False  # chat_template in a request's body is rendered

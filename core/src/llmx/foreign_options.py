@@ -59,7 +59,8 @@ _CODE = "no code of a model's repository is run: leave it out; a plugin can add 
 _TRANSFER = "KV is not sent to other engines: leave it out; every server computes its own prompts"
 _OFFLOAD = "weights and KV stay on the device: use a smaller model or quantisation, or a lower --max-model-len"
 _COMPILE = "nothing is compiled or captured while serving: leave it out; `llmx explain MODEL` shows the kernels, --kernel chooses one"
-_TLS = "the server speaks plain HTTP: put a reverse proxy with TLS in front"
+_TLS = "client certificates are required where --ssl-ca-certs is given, ciphers are OpenSSL's, files are read at the start: a reverse proxy has more settings"
+_CORS = "pages of --allowed-origins may use every method and header, and no cookies"
 _POOLING = "pooling models take text and give rows: leave it out"
 _RECURRENT = "there are no settings for recurrent layers: leave it out"
 _LOGS = "requests are not logged: use --log-level debug for a line per request, /metrics for figures"
@@ -103,6 +104,9 @@ FOREIGN: tuple[ForeignOption, ...] = (
     ForeignOption("enable_request_id_headers", "bool", ("true",), "X-Request-Id is always sent back: leave it out", server=True),
     ForeignOption("enable_prompt_tokens_details", "bool", ("true",), "usage always tells the cached tokens: leave it out", server=True),
     ForeignOption("response_role", "text", ("assistant",), "answers have the role assistant: leave it out", server=True),
+    ForeignOption("allowed_methods", "text", ('["*"]', "*"), _CORS, server=True),
+    ForeignOption("allowed_headers", "text", ('["*"]', "*"), _CORS, server=True),
+    ForeignOption("allow_credentials", "bool", ("false",), _CORS + ": leave it out, keys are sent in headers", server=True),
     ForeignOption("api_server_count", "text", ("1",), "one process answers HTTP: leave it out", "-asc", server=True),
 )
 
@@ -136,10 +140,9 @@ REFUSED: dict[str, str] = {
         ("KV pages have one element type for all layers and no tuning beyond it: see --kv-cache-dtype", "kv_cache_dtype_skip_layers kv_sharing_fast_prefill"),
         ("prefix hits are whole blocks, found by sha256: leave it out", "prefix_caching_hash_algo prefix_match_unit prefix_cache_retention_interval"),
         ("windows need no setting: leave it out", "swa_bounded_replay"),
-        (_TLS, "ssl_keyfile ssl_certfile ssl_ca_certs ssl_cert_reqs ssl_ciphers enable_ssl_refresh"),
+        (_TLS, "ssl_cert_reqs ssl_ciphers enable_ssl_refresh"),
         (_POOLING, "io_processor_plugin enable_flash_late_interaction"),
         (_EXTEND, "middleware logits_processors scheduler_cls worker_cls worker_extension_cls model_class_overrides hf_config_path"),
-        ("the server adds no CORS headers: let the reverse proxy in front add them", "allowed_origins allowed_methods allowed_headers allow_credentials"),
         ("requests with stream_options.include_usage get usage: leave it out", "enable_force_include_usage enable_per_request_metrics"),
         ("tokens are texts in answers; POST /tokenize gives ids: leave it out", "return_tokens_as_token_ids enable_tokenizer_info_endpoint"),
         ("streams send events as tokens come, and nothing between: leave it out", "sse_keep_alive_interval"),

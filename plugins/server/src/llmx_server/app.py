@@ -23,6 +23,7 @@ from llmx_server.error_shapes import in_shape
 from llmx_server.errors import JsonResponse, error_body, failure_body, failure_status
 from llmx_server.keys import KeyRing
 from llmx_server.metrics import Metrics
+from llmx_server.origins import allow_origins, read_origins
 from llmx_server.plugins import server_plugins
 from llmx_server.request_id import RequestId
 from llmx_server.response_store import ResponseStore
@@ -93,10 +94,11 @@ def create_app(engine: AsyncEngine, config: EngineConfig, *, others: Sequence[tu
     if callers is not None:
         root, scopes = config.server.root_path, plugins.routes.scopes_of
         app.add_middleware(ApiKeyGuard, callers=callers, root_path=root, on_refused=serving.metrics.rejected, scopes=scopes)
-    app.add_middleware(SameOrigin)
+    app.add_middleware(SameOrigin, allowed=read_origins(config.server.allowed_origins))
     if plugins.watchers is not None:
         app.add_middleware(Watched, watchers=plugins.watchers)
     app.add_middleware(RequestId)
+    allow_origins(app, config.server.allowed_origins)
     return app
 
 

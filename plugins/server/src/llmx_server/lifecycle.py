@@ -17,7 +17,7 @@ from llmx_server.app import Application, create_app
 from llmx_server.batches import Batches
 from llmx_server.callers import Callers
 from llmx_server.draining import drain, signals
-from llmx_server.listen import BACKLOG, listen, url_of
+from llmx_server.listen import BACKLOG, listen, url_of, uses_tls
 from llmx_server.served_models import ServedModels
 from llmx_server.slow_reader import reader_protocol
 from llmx_server.stat_loggers import read_regularly
@@ -148,7 +148,7 @@ async def _run(
             if batches is not None:
                 batches.start()
             if on_ready:
-                on_ready(url_of(sock, models.config.server.root_path))
+                on_ready(url_of(sock, models.config.server.root_path, "https" if uses_tls(models.config.server) else "http"))
         await listening
     finally:
         server.should_exit = True
@@ -168,7 +168,7 @@ def _web_socket(*args: Any, **kwargs: Any) -> asyncio.Protocol:
 def _uvicorn_config(app: object, config: EngineConfig) -> uvicorn.Config:
     level = config.server.log_level.lower()
     verbose = level in ("debug", "trace")
-    return uvicorn.Config(
+    made = uvicorn.Config(
         app,  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,  # its loggers hand on to ours
@@ -183,4 +183,10 @@ def _uvicorn_config(app: object, config: EngineConfig) -> uvicorn.Config:
         ws_per_message_deflate=False,  # messages are a token each
         backlog=BACKLOG,
     )
+    if uses_tls(config.server):
+        from llmx_server.tls import tls_context  # reads ssl
+
+        made.load()
+        made.ssl = tls_context(config.server)  # uvicorn's own would leave older versions and a password to be typed
+    return made
 

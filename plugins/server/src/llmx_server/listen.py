@@ -12,15 +12,24 @@ from pathlib import Path
 
 from llmx.config import ServerConfig
 from llmx.errors import ConfigError
+from llmx_server.origins import read_origins
 
-__all__ = ["BACKLOG", "bind", "bind_unix", "listen", "url_of"]
+__all__ = ["BACKLOG", "bind", "bind_unix", "listen", "url_of", "uses_tls"]
 
 BACKLOG = 2048  # connections that may wait to be accepted
 _GRPC = ("grpc", "grpc_health", "grpc_reflection")
 
 
 def listen(config: ServerConfig) -> socket.socket:
-    """The socket that a configuration asks for: `uds` when it is set, else host and port. Raises ConfigError, also for a gRPC port that cannot be had."""
+    """The socket that a configuration asks for: `uds` when it is set, else host and port.
+
+    Raises ConfigError, also for what else would end the start only once the model is loaded: a gRPC port, TLS files and origins that cannot be used.
+    """
+    read_origins(config.allowed_origins)
+    if uses_tls(config):
+        from llmx_server.tls import tls_context  # reads ssl
+
+        tls_context(config)
     sock = bind_unix(config.uds) if config.uds else bind(config.host, config.port)
     try:
         _check_grpc(config)
@@ -30,8 +39,13 @@ def listen(config: ServerConfig) -> socket.socket:
     return sock
 
 
+def uses_tls(config: ServerConfig) -> bool:
+    """Whether a file for TLS is given."""
+    return bool(config.ssl_certfile or config.ssl_keyfile or config.ssl_ca_certs)
+
+
 def _check_grpc(config: ServerConfig) -> None:
-    """What would end the start only once the model is loaded: gRPC's own library takes its port."""
+    """gRPC's own library takes the port, later."""
     if config.grpc_port is None:
         return
     missing = [name for name in _GRPC if find_spec(name) is None]
@@ -40,14 +54,14 @@ def _check_grpc(config: ServerConfig) -> None:
     bind(config.host, config.grpc_port, option="grpc-port").close()
 
 
-def url_of(sock: socket.socket, root_path: str) -> str:
+def url_of(sock: socket.socket, root_path: str, scheme: str = "http") -> str:
     """Where clients reach a listening socket: a URL, or `unix:PATH`."""
     if sock.family == socket.AF_UNIX:
         return f"unix:{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "localhost"
-    return f"http://[{host}]:{port}{root_path}" if ":" in host else f"http://{host}:{port}{root_path}"
+    return f"{scheme}://[{host}]:{port}{root_path}" if ":" in host else f"{scheme}://{host}:{port}{root_path}"
 
 
 def bind_unix(path: str) -> socket.socket:

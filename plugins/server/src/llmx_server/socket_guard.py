@@ -7,7 +7,7 @@ key may come as the first message: {"type": "auth", "api_key": KEY}.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,10 +30,13 @@ _AUTH = msgspec.json.Decoder(_Auth)
 
 
 class SameOrigin:
-    """ASGI middleware: a WebSocket whose Origin header names another host than its Host header is answered 403. No Origin, no browser: passes."""
+    """ASGI middleware: a WebSocket whose Origin header names another host than its Host header is answered 403. No Origin, no browser: passes.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    allowed: other origins that pass, as llmx_server.origins reads them.
+    """
+
+    def __init__(self, app: ASGIApp, allowed: Sequence[str] = ()) -> None:
+        self._app, self._allowed = app, frozenset(origin.encode() for origin in allowed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the connection on or refuses it."""
@@ -42,11 +45,12 @@ class SameOrigin:
             return
         headers = dict(scope["headers"])
         origin, host = headers.get(b"origin"), headers.get(b"host", b"")
-        if origin is None or same_origin(origin, host):
+        if origin is None or same_origin(origin, host) or {origin.lower(), b"*"} & self._allowed:
             await self._app(scope, receive, send)
             return
         shown = origin[:80].decode("latin-1")
-        message = f"Origin is {shown!r}, which is not this server ({host[:80].decode('latin-1')!r}): only the server's own page may open a WebSocket"
+        here = host[:80].decode("latin-1")
+        message = f"Origin is {shown!r}, which is not this server ({here!r}): only its own page and those of --allowed-origins may open a WebSocket"
         await deny(scope, send, 403, message + "; a proxy in front must pass the Host header on", "origin_not_allowed")
 
 

@@ -13,6 +13,7 @@ from llmx.config import ServerConfig
 from llmx.errors import ConfigError
 from llmx_server.app import Application
 from llmx_server.in_process import InProcess
+from llmx_server.listen import uses_tls
 from llmx_server.protocol.pooling_routes import EMBEDDINGS
 from llmx_server.rpc.answers import embed_response, events_of, generate_response, models_response
 from llmx_server.rpc.bodies import embed_body, generate_body, generate_path
@@ -20,6 +21,7 @@ from llmx_server.rpc.call import AppCall
 from llmx_server.rpc.health import HEALTH, Health
 from llmx_server.rpc.key_guard import KeyGuard
 from llmx_server.rpc.schema import SERVICE, message_type
+from llmx_server.tls import tls_files
 
 __all__ = ["RpcServer"]
 
@@ -61,7 +63,11 @@ class RpcServer:
         await self._server.stop(_GRACE_S if self._running else None)
 
     def _add_port(self, address: str) -> int:
-        return int(self._server.add_insecure_port(address))
+        if not uses_tls(self._config):
+            return int(self._server.add_insecure_port(address))
+        key, certificate, clients = tls_files(self._config)
+        credentials = grpc.ssl_server_credentials([(key, certificate)], clients, require_client_auth=clients is not None)
+        return int(self._server.add_secure_port(address, credentials))
 
     def _handlers(self) -> dict[str, Any]:
         request, response = "GenerateRequest", "GenerateResponse"
