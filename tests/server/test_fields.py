@@ -274,6 +274,7 @@ async def test_every_route_takes_whole_numbers_with_a_point(client: httpx.AsyncC
     chat = {"messages": [{"role": "user", "content": "hi"}]}
     bodies: dict[str, dict[str, Any]] = {
         "/v1/messages": {**chat, "max_tokens": 4.0, "top_k": 3.0},
+        "/v1/messages/count_tokens": {**chat, "top_k": 3.0},
         "/v1/responses": {"input": "hi", "max_output_tokens": 4.0, "top_k": 3.0, "top_logprobs": 2.0},
         "/v1/chat/completions/batch": {"messages": [chat["messages"]], "max_completion_tokens": 4.0},
         "/invocations": {**chat, "max_tokens": 4.0},

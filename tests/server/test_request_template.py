@@ -43,6 +43,9 @@ async def test_it_is_refused_by_default(client: httpx.AsyncClient, engine: FakeE
         refused = await client.post(path, json={**body, "chat_template": OWN})
         error = refused.json()["error"]
         assert refused.status_code == 400 and error["param"] == "chat_template" and "--trust-request-chat-template" in error["message"], path
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):  # which have no such field
+        refused = await client.post(path, json={"messages": ASK["messages"], "max_tokens": 2, "chat_template": OWN})
+        assert refused.status_code == 400 and "chat_template is no field of this route" in refused.json()["error"]["message"], path
     assert not engine.started_ids and (await client.post("/v1/chat/completions", json={**ASK, "chat_template": None})).status_code == 200
 
 

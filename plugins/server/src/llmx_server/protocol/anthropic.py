@@ -8,7 +8,7 @@ from typing import Any
 
 from llmx.answers.events import Answer
 from llmx.errors import RequestError
-from llmx_server.body import BodyModel, shorten
+from llmx_server.body import BodyModel, shorten, whole
 from llmx_server.protocol.anthropic_blocks import messages_from, system_text
 from llmx_server.protocol.chat import ChatRequest
 
@@ -44,6 +44,8 @@ class MessagesRequest(BodyModel):
             raise RequestError("max_tokens is missing: it is required", field="max_tokens")
         if self.temperature is not None and not 0 <= self.temperature <= 1:
             raise RequestError(f"temperature is {self.temperature}: it must be in 0..1", field="temperature")
+        if (self.model_extra or {}).get("chat_template") is not None:
+            raise RequestError("chat_template is no field of this route: send chat_template_kwargs, or use /v1/chat/completions", field="chat_template")
         system = system_text(self.system)
         messages = [*([{"role": "system", "content": system}] if system else []), *messages_from(self.messages)]
         continued = messages[-1]["role"] == "assistant" if messages else False
@@ -75,7 +77,7 @@ class MessagesRequest(BodyModel):
     @property
     def thinking_budget(self) -> int | None:
         """thinking.budget_tokens, where thinking is enabled. Raises RequestError."""
-        budget = (self.thinking or {}).get("budget_tokens")
+        budget = whole((self.thinking or {}).get("budget_tokens"))
         if budget is None or (self.thinking or {}).get("type") != "enabled":
             return None
         if not isinstance(budget, int) or isinstance(budget, bool) or budget < 1:

@@ -64,6 +64,7 @@ FIELDS: tuple[ApiField, ...] = (
     _works("chat_template_kwargs", "variables for the chat template; the ones it does not read are named in a Warning", CHAT, RESPONSES),
     _works("chat_template", "with --trust-request-chat-template: jinja text used instead of the model's template, rendered in a process of its own with a "
            "limit of time and memory; 400 without that option", CHAT),
+    _refused("chat_template", "use chat_template_kwargs, or /v1/chat/completions", routes=(RESPONSES,)),
     _works("documents", "a list of objects for a chat template that reads `documents`; 400 for one that does not", CHAT),
     _works("reasoning_effort", "none, minimal, low, medium, high, xhigh, max: given to the template, with enable_thinking (false for none)", CHAT),
     _works("include_reasoning", "default true: reasoning is given apart, as reasoning and reasoning_content; false: it is left out", CHAT, RESPONSES),
