@@ -116,6 +116,8 @@ ELSEWHERE = {
     "parallel_tool_calls": "tests/cases/test_a_tools.py::test_calls_in_the_models_own_format",
     "include_reasoning": "tests/cases/test_a_tools.py::test_b120_reasoning_then_a_call",
     "cache_salt": "tests/cases/test_c_sampling.py::test_b093_salts_keep_prefixes_apart",
+    "thinking_token_budget": "tests/server/test_thinking_budget.py::test_chat_reasons_no_longer_than_its_budget",
+    "logits_processors": "tests/server/test_logits_processors.py::test_a_processor_holds_on_every_route_for_text",
 }
 RESPONSE = "tests/server/test_responses.py"
 SAMPLING = "tests/server/test_response_state.py::test_sampling_fields_reach_the_engine_as_from_chat"
@@ -126,7 +128,8 @@ ON_RESPONSES = {
         "stop stop_token_ids include_stop_str_in_output ignore_eos skip_special_tokens structured_outputs".split(),
         SAMPLING,
     ),
-    **{name: ELSEWHERE[name] for name in ("priority", "cache_salt", "chat_template_kwargs")},
+    **{name: ELSEWHERE[name] for name in ("priority", "cache_salt", "chat_template_kwargs", "logits_processors")},
+    "thinking_token_budget": "tests/server/test_thinking_budget.py::test_other_doors",
     "reasoning": ELSEWHERE["reasoning_effort"],
     **dict.fromkeys(("model", "input", "instructions", "metadata"), f"{RESPONSE}::test_a_plain_answer"),
     **dict.fromkeys(("request_id", "service_tier"), "tests/server/test_response_state.py::test_ids_and_tiers"),

@@ -103,6 +103,7 @@ def _methods(arguments: Mapping[str, Table]) -> list[str]:
 def _fields(says: Mapping[str, str]) -> list[str]:
     rows = [(name, "works", what) for name, what in says.items()]
     rows += [("structured_outputs", "works", "StructuredOutputsParams: see structured-output.md")]
+    rows += [("logits_processors", "works", "names of processors that plugins bring, with their arguments, not functions: see hooks.md")]
     rows += [("priority", "works", 'llmx\'s own: lower runs earlier; with scheduling_policy="priority" only')]
     rows += [(name, "refused", why) for name, why in REFUSED_FIELDS.items()]
     return ["### Fields of `SamplingParams`", "", *_table(("field", "here", ""), rows)]

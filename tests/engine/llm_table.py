@@ -104,7 +104,6 @@ def sampling_fields(plain: RequestOutput) -> dict[str, Field | Refused]:
             {"truncate_prompt_tokens": 5, "truncation_side": "right"}, lambda a, b: b.prompt_token_ids == LONG[:5], "right cuts the end instead"
         ),
         "priority": Refused(3),  # of an engine without priorities; with them: ARGUMENTS
-        "logits_processors": Refused([print]),
         "extra_args": Refused({"a": 1}),
         "prompt_logprob_token_ids": Refused([1]),
         "prompt_logprob_start": Refused(3),

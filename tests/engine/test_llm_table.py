@@ -24,6 +24,7 @@ from tests.engine.llm_table import ARGUMENTS, ASKS, BASE, BEAM_FIELDS, LONG, Fie
 from tests.pooling.arguments import POOLING_ARGUMENTS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/from-vllm.md"
+ELSEWHERE = ("structured_outputs", "logits_processors")  # tests/structured, tests/hooks/test_vendor_logits.py
 FIELDS = [field.name for field in fields(SamplingParams)]
 CALLS = [(method, argument) for method, arguments in ARGUMENTS.items() for argument in arguments]
 
@@ -56,10 +57,10 @@ def _refused(name: str, call: Any) -> None:
 
 
 def test_every_field_of_sampling_params_is_in_the_table(plain: RequestOutput) -> None:
-    assert sorted({*sampling_fields(plain), "structured_outputs"}) == sorted(FIELDS)  # structured_outputs: tests/structured
+    assert sorted({*sampling_fields(plain), *ELSEWHERE}) == sorted(FIELDS)
 
 
-@pytest.mark.parametrize("name", [name for name in FIELDS if name != "structured_outputs"])
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in ELSEWHERE])
 def test_a_field_has_its_effect_or_is_refused(name: str, llm: LLM, plain: RequestOutput) -> None:
     field = sampling_fields(plain)[name]
     if isinstance(field, Refused):

@@ -20,6 +20,7 @@ import pytest
 from llmx import LLM, SamplingParams, StructuredOutputsParams
 from llmx.engine.outputs import RequestOutput
 from llmx.sched.drafting import Drafting
+from tests.hooks.vendor import install
 
 ROOT = Path(__file__).resolve().parents[2]
 REFUSED = tomllib.loads((ROOT / "tests/pairs_refused.toml").read_text())["refused"]
@@ -37,6 +38,7 @@ REQUEST: dict[str, dict[str, Any]] = {
     "cut prompt": {"truncate_prompt_tokens": 33},
     "grammar": {"structured_outputs": StructuredOutputsParams(regex=r"( [A-Z][a-z]{1,9},?){30,60}")},  # longer than max_tokens
     "thinking budget": {"thinking_token_budget": 4},  # the answer begins inside its reasoning
+    "logits processors": {"logits_processors": ({"name": "no_repeat", "args": {"size": 1}},)},  # no token of the answer comes twice
 }
 ENGINE = ("prefix cache", "chunked prefill", "preemption", "streaming", "drafting")
 FEATURES = (*REQUEST, *ENGINE)
@@ -74,6 +76,15 @@ class ScriptReader:
 
 def _llm(**options: Any) -> LLM:
     return LLM(platform="cpu", threads=1, max_model_len=256, reasoning_parser="deepseek_r1", **{"num_blocks": 200, "max_num_seqs": 8, **options})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The example plugin with a logits processor is installed."""
+    files = {f"llmx_no_repeat/{path.name}": path.read_text() for path in (ROOT / "examples/logits_plugin/src/llmx_no_repeat").glob("*.py")}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        install(tmp_path_factory.mktemp("plugin"), monkeypatch, "llmx-no-repeat", files, "[llmx.plugins]\nno_repeat = llmx_no_repeat\n")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -191,8 +202,8 @@ def _draft(llm: LLM, known: RequestOutput) -> None:
 
 def _drafts_were_verified(got: RequestOutput, features: set[str]) -> None:
     for answer in got.outputs:
-        if "grammar" in features:
-            assert answer.num_draft_tokens == 0  # tokens are masked one by one, so a request with a grammar brings no drafts
+        if features & {"grammar", "logits processors"}:
+            assert answer.num_draft_tokens == 0  # tokens are masked, or their logits changed, one by one: such a request brings no drafts
         else:
             assert answer.num_draft_tokens > answer.num_accepted_tokens > 4
 

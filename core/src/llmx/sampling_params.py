@@ -18,8 +18,10 @@ from llmx.structured_params import StructuredOutputsParams
 __all__ = [
     "BeamSearchParams",
     "GENERATION_DEFAULTS",
+    "LogitsProcessorParams",
     "MAX_ASKED_IDS",
     "MAX_BAD_WORDS",
+    "MAX_LOGITS_PROCESSORS",
     "MAX_N",
     "MAX_STOP_STRINGS",
     "REFUSED_FIELDS",
@@ -32,12 +34,12 @@ __all__ = [
 MAX_STOP_STRINGS = 16  # OpenAI's limit of 4 is checked by the OpenAI routes; offline use may have more
 MAX_N = 128
 MAX_BAD_WORDS = 128
+MAX_LOGITS_PROCESSORS = 8
 MAX_ASKED_IDS = 128  # logprob_token_ids
 REPETITION_RANGE = (0.01, 100.0)  # logits are divided by it: past these float32 logits overflow
 GENERATION_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")  # what a generation_config.json may set
 REFUSED_FIELDS = {  # fields that are known elsewhere and have no meaning here yet, with what to do instead
-    "logits_processors": "processors per request are not supported; use logit_bias, allowed_token_ids or bad_words",
-    "extra_args": "nothing here reads them: custom logits processors are not supported",
+    "extra_args": "nothing here reads them; arguments of a logits processor stand beside its name in logits_processors",
     "prompt_logprob_token_ids": "prompt_logprobs=-1 gives every token's",
     "prompt_logprob_start": "cut the list of prompt_logprobs instead",
     "trace_decode_token_ids": "give the tokens as the prompt and ask for prompt_logprobs",
@@ -52,6 +54,14 @@ class RequestOutputKind(IntEnum):
     CUMULATIVE = 0
     DELTA = 1
     FINAL_ONLY = 2
+
+
+@dataclass(slots=True, frozen=True)
+class LogitsProcessorParams:
+    """A logits processor that a plugin registered (the hook llmx_logits_processors), with its arguments for one request."""
+
+    name: str
+    args: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -70,6 +80,7 @@ class SamplingParams:
     truncate_prompt_tokens: at most this many tokens of the prompt are used, -1: as many as fit; truncation_side says which
     end is cut, by default the left. detokenize False: no text, tokens only.
     thinking_token_budget: tokens that the model may reason before its end marker is written for it; None or -1: any number.
+    logits_processors: processors of plugins, each by its name, as {"name": ..., "args": {...}} or as LogitsProcessorParams; run in this order.
     """
 
     n: int = 1
@@ -105,7 +116,7 @@ class SamplingParams:
     truncation_side: str | None = None
     structured_outputs: StructuredOutputsParams | None = None  # the form that the answer must have
     thinking_token_budget: int | None = None
-    logits_processors: Any = None
+    logits_processors: tuple[LogitsProcessorParams, ...] = ()
     extra_args: Any = None
     prompt_logprob_token_ids: Any = None
     prompt_logprob_start: Any = None
@@ -128,6 +139,7 @@ class SamplingParams:
             self.allowed_token_ids = tuple(self.allowed_token_ids)
         if self.logprob_token_ids is not None:
             self.logprob_token_ids = tuple(self.logprob_token_ids)
+        self.logits_processors = _processors(self.logits_processors or ())
         self._check_numbers()
         self._check_lists()
         self._check_output()
@@ -268,6 +280,29 @@ def _whole(name: str, value: Any, low: int, high: int | None) -> None:
     if value < low or (high is not None and value > high):
         limit = f"in {low}..{high}" if high is not None else f"at least {low}"
         raise RequestError(f"{name} is {value!r}: it must be {limit}", field=name)
+
+
+def _processors(given: Any) -> tuple[LogitsProcessorParams, ...]:
+    """Each as its name and arguments."""
+    name = "logits_processors"
+    if not isinstance(given, list | tuple):
+        raise RequestError(f"{name} is a {type(given).__name__}: give a list of names", field=name)
+    if len(given) > MAX_LOGITS_PROCESSORS:
+        raise RequestError(f"{name} has {len(given)} entries, at most {MAX_LOGITS_PROCESSORS} are allowed", field=name)
+    return tuple(one if isinstance(one, LogitsProcessorParams) else _processor(one) for one in given)
+
+
+def _processor(one: Any) -> LogitsProcessorParams:
+    if callable(one):
+        why = "code of a request is not run: let a plugin register it (hook llmx_logits_processors, docs/hooks.md) and give its name"
+        raise RequestError(f"logits_processors holds {one!r:.80}: {why}", field="logits_processors")
+    entry = {"name": one} if isinstance(one, str) else one
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str) or not entry["name"] or set(entry) - {"name", "args"}:
+        raise RequestError(f'logits_processors holds {one!r:.80}: each must be a name, or {{"name": ..., "args": {{...}}}}', field="logits_processors")
+    args = entry.get("args") or {}
+    if not isinstance(args, Mapping):
+        raise RequestError(f"logits_processors holds args {args!r:.80}: they must be an object", field="logits_processors")
+    return LogitsProcessorParams(entry["name"], dict(args))
 
 
 def _texts(name: str, texts: tuple[str, ...], most: int, rule: str) -> None:

@@ -21,6 +21,7 @@ from llmx.engine.masks import LateMasks
 from llmx.engine.messages import Abort, Add, SeqOutput
 from llmx.engine.outputs import NOTHING_ALLOWED, EngineStats
 from llmx.engine.pooling import Pooler
+from llmx.engine.processors import Processors
 from llmx.errors import PromptTooLong, QueueTimeout, RequestError
 from llmx.executor.base import Executor, Ticket
 from llmx.kv.manager import KVManager
@@ -65,7 +66,7 @@ class Engine:
         )
         self.max_model_len = kv_plan.max_model_len
         self.vocab_size = vocab_size
-        self.grammars, self.masks = grammars, LateMasks(vocab_size)
+        self.grammars, self.masks, self.processors = grammars, LateMasks(vocab_size), Processors()
         self._eos_ids = eos_ids
         self._queue = QueueLimits(config.scheduler, self.scheduler)
         self._seeds = np.random.default_rng(config.model.seed)
@@ -80,7 +81,7 @@ class Engine:
     def add(self, message: Add, ready: ReadyGrammar | None = None) -> None:
         """Queue a request. ready: its grammar, if it is compiled. Raises RequestError (PromptTooLong, QueueFull); then nothing changed."""
         self._check(message)
-        params, constraints = constrain(message.params, self.grammars, ready, self._eos_ids, masks=self.executor.limits.has("late_mask"))
+        params, constraints = constrain(message.params, self.grammars, ready, self._eos_ids, self.processors, self.executor.limits)
         base = params.seed if params.seed is not None else int(self._seeds.integers(2**63))
         room = self.max_model_len - len(message.prompt)
         max_new = room if params.max_tokens is None else min(params.max_tokens, room)

@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
+from llmx.engine.processors import host_logits
 from llmx.executor.base import Late
 from llmx.request import Request
 from llmx.sched.step_builder import Scheduled
@@ -34,6 +35,7 @@ class LateMasks:
         rows = _rows(scheduled)
         late = begun.result() if begun is not None else self._fill(rows)
         assert late.drop is not None
+        late.host_logits = host_logits(rows)
         late.drop |= [request.finished for request in rows]
         for request in rows:
             if request.constraint is not None and request.constraint.done:
@@ -52,7 +54,7 @@ class LateMasks:
         opened = np.ones(len(samples), np.bool_)
         for row, request in enumerate(samples):
             constraint = request.constraint
-            if constraint is not None and not request.finished:
+            if constraint is not None and not constraint.open and not request.finished:
                 opened[row] = False
                 shares.setdefault(id(constraint.backend), (constraint.backend, []))[1].append((row, request, constraint))
         drop = np.zeros(len(samples), np.bool_)

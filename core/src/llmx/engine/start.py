@@ -24,12 +24,13 @@ from llmx.engine.kv_size import size_kv
 from llmx.engine.memory import available_bytes, file_bytes, spare_bytes
 from llmx.engine.messages import EngineInfo
 from llmx.engine.pooling import with_whole_prompts
+from llmx.engine.processors import processors_from
 from llmx.engine.step_watch import watch_steps
 from llmx.engine.warm_up import measure
 from llmx.errors import ConfigError, PlatformError
 from llmx.executor.base import Executor, Progress
 from llmx.hooks.loader import PluginLoader
-from llmx.hooks.types import DeviceCaps
+from llmx.hooks.types import DeviceCaps, LogitsModel
 from llmx.kv.groups import blocks_for
 from llmx.kv.spec import KVPlan
 from llmx.models.load import LoadedModel, load_model
@@ -95,6 +96,7 @@ def start_engine(config: EngineConfig, progress: Progress, user_set: Iterable[st
     engine = Engine(ready.config, executor, kv_plan, grammars, pooling=ready.loaded.pooling,
         eos_ids=eos_ids, vocab_size=vocab_size, numerics=ready.plan.numerics, drafter=ready.drafter,
     )  # fmt: skip
+    engine.processors = processors_from(ready.manager, ready.config, LogitsModel(vocab_size, eos_ids, grammars.token_bytes))
     step_s = measure(engine)
     watch_steps(engine, ready.manager, ready.config)
     return engine, _info(ready, kv_plan, monotonic() - began, step_s)

@@ -53,7 +53,7 @@ class Late:
     mask: np.ndarray | None = None  # u32 [rows, ceil(V / 32)], bit v & 31 of word v >> 5: token v may be drawn
     open: np.ndarray | None = None  # bool [rows]: True: no mask for this row
     drop: np.ndarray | None = None  # bool [rows]: True: the row's request ended; compute nothing for it
-    host_logits: Callable[[np.ndarray], np.ndarray] | None = None  # f32 [rows, V] -> the same, on the engine thread
+    host_logits: Callable[[np.ndarray], np.ndarray] | None = None  # f32 [rows, V] -> the same, on the engine thread; samples of one head row get equal rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from llmx.hooks.types import (
     DrafterDef,
     EnvVar,
     ImplDef,
+    LogitsProcessorDef,
     OptionDef,
     PlatformInfo,
     StructuredBackendDef,
@@ -108,6 +109,10 @@ class HookSpecs:
     @hookspec
     def llmx_drafters(self, config: EngineConfig) -> Iterable[DrafterDef]:  # type: ignore[empty-body]
         """[*] E, at start. Drafters: what guesses tokens ahead."""
+
+    @hookspec
+    def llmx_logits_processors(self, config: EngineConfig) -> Iterable[LogitsProcessorDef]:  # type: ignore[empty-body]
+        """[*] E, at start. Logits processors that requests may name."""
 
     @hookspec
     def llmx_tool_parsers(self) -> Iterable[ToolFormat]:  # type: ignore[empty-body]

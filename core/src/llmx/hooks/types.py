@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:  # whoever only resolves options needs no numpy
+    import numpy as np
 
 __all__ = [
     "API_VERSION",
@@ -19,6 +22,9 @@ __all__ = [
     "DrafterDef",
     "EnvVar",
     "ImplDef",
+    "LogitsModel",
+    "LogitsProcessor",
+    "LogitsProcessorDef",
     "OptionDef",
     "PlatformInfo",
     "Resolution",
@@ -169,6 +175,38 @@ class DrafterDef:
     target: str
     settings: tuple[str, ...] = ()
     num_tokens: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsModel:
+    """What a logits processor may know of the model. token_bytes: the bytes of a token id; its first call may read the tokenizer."""
+
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    token_bytes: Callable[[int], bytes]
+
+
+class LogitsProcessor(Protocol):
+    """Changes the logits of one answer before each of its tokens is drawn. A pure function of what it is given: then an answer depends on nobody else."""
+
+    def __call__(self, tokens: np.ndarray, prompt_len: int, logits: np.ndarray) -> np.ndarray | None:
+        """tokens: i32 [n], prompt and answer so far, read-only; logits: f32 [V], its own copy. The new logits, f32 [V]; None: `logits` was changed in place.
+
+        -inf forbids a token. Called by the engine's thread: every request waits for what it takes.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsProcessorDef:
+    """A logits processor that requests may name, imported when one does.
+
+    target: "package.module:attribute", called for each answer with (args, model): the dict that the request gave and the LogitsModel; it
+    returns a LogitsProcessor, and raises ValueError for arguments that it cannot take.
+    """
+
+    name: str
+    target: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from llmx.sample.processing import Processing
 from llmx.structured.grammar import Backend, Compiled, Matcher
 from llmx.structured.reasoning import ReasoningGate
 
@@ -26,12 +27,18 @@ class Constraint:
     error: str | None = None
     compiled: Compiled | None = None  # with a gate: for matchers that look ahead while it is undecided
     gate: ReasoningGate | None = None  # what keeps the grammar off the reasoning, and ends it
-    free: bool = False  # there is no grammar behind the reasoning
+    free: bool = False  # there is no grammar, or none behind the reasoning
+    processing: Processing | None = None  # what changes the logits first
 
     @property
     def done(self) -> bool:
+        """Nothing will be masked or changed any more."""
+        return self.open and self.processing is None
+
+    @property
+    def open(self) -> bool:
         """Nothing will be masked any more."""
-        return self.free and self.gate is not None and self.gate.over
+        return self.free and (self.gate is None or self.gate.over)
 
     def without_stops(self, row: np.ndarray) -> None:
         """Take the stop ids out of a mask row (u32 [words], changed in place), unless nothing else would be left."""

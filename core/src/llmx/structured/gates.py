@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmx.errors import RequestError
+from llmx.errors import GrammarError, RequestError
 from llmx.sampling_params import SamplingParams
 from llmx.structured.constraint import Constraint
 from llmx.structured.manager import Grammars, ReadyGrammar
 from llmx.structured.reasoning import MarkerTokens, ReasoningGate
 from llmx.structured_params import ReasoningSpan
 
-__all__ = ["put_gates"]
+__all__ = ["check_form", "put_gates"]
+
+
+def check_form(params: SamplingParams, *, masks: bool) -> None:
+    """Raise RequestError for a form or a thinking budget that cannot be held. masks: tokens can be masked."""
+    if params.thinking_token_budget is not None:
+        raise RequestError("thinking_token_budget: it is not known how this model marks its reasoning", field="thinking_token_budget")
+    wanted = params.structured_outputs
+    if wanted is not None and not masks:
+        why = "this platform cannot mask tokens, so no form can be enforced: leave it out, or use another platform"
+        raise GrammarError(f"{wanted.field_name}: {why}", field=wanted.field_name)
 
 
 def put_gates(constraints: Sequence[Constraint], params: SamplingParams, grammars: Grammars, ready: ReadyGrammar, eos_ids: tuple[int, ...]) -> None:

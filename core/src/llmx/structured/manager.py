@@ -112,6 +112,11 @@ class Grammars:
                 self._markers[key] = MarkerTokens(span, self._tokens().tokens)
             return self._markers[key]
 
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of a token id; the first call reads the vocabulary."""
+        with self._lock:
+            return self._tokens().tokens[token]
+
     def too_slow(self, params: StructuredOutputsParams) -> GrammarError:
         """The error of a grammar that was not ready in time."""
         why = f"compiling took longer than {self.timeout_s:g} s (--grammar-timeout): make the grammar or schema smaller"

@@ -92,6 +92,7 @@ _EVERYWHERE: dict[str, Schema] = {
     "stop": {"anyOf": [_TEXT, _list(_TEXT, MAX_STOPS, 0)]},
     "bad_words": _list({"type": "string", "pattern": r"\S"}, MAX_BAD_WORDS, 0),
     "truncation_side": _words("left", "right"),
+    "logits_processors": _list({"anyOf": [_TEXT, _object(["name"], True, name=_TEXT, args={"type": "object"})]}, 8, 0),
     "thinking_token_budget": _integer(-1, 2**31 - 1),
     "truncate_prompt_tokens": {"anyOf": [{"const": -1}, _integer(1, 2**31 - 1)]},
     "prompt_logprobs": _integer(0, MAX_LOGPROBS),

@@ -86,8 +86,8 @@ FIELDS: tuple[ApiField, ...] = (
     _refused("length_penalty", "it belongs to beam search: leave it out", 1, 1.0),
     _refused("repetition_detection", "use repetition_penalty or frequency_penalty", routes=ALL),
     _refused("watermarking", "leave it out", False, routes=ALL),
-    _refused("logits_processors", "use logit_bias, allowed_token_ids or bad_words", [], routes=ALL),
-    _refused("vllm_xargs", "there are no custom logits processors", {}, routes=ALL),
+    _works("logits_processors", "up to 8 processors of plugins, each by its name or as {name, args}; 400 for a name that no plugin has", *ALL),
+    _refused("vllm_xargs", "give arguments beside a name in logits_processors", {}, routes=ALL),
     # -- when to stop
     _works("max_tokens", "at least 1, with the prompt inside the context (400 otherwise); default: 16 for completions, the rest of the context for chat; "
            "0 for completions with echo"),

@@ -25,7 +25,7 @@ _SAME_NAME = (
     "model", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "logit_bias",
     "allowed_token_ids", "bad_words", "min_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens",
     "structured_outputs", "chat_template_kwargs", "include_reasoning", "parallel_tool_calls", "priority", "cache_salt", "request_id", "service_tier",
-    "stream", "stream_options", "thinking_token_budget",
+    "stream", "stream_options", "thinking_token_budget", "logits_processors",
 )  # fmt: skip
 # A chat request's names for what this one calls otherwise.
 _NAMES = {"max_tokens": "max_output_tokens", "messages": "input", "prompt": "input", "response_format": "text", "reasoning_effort": "reasoning"}
@@ -78,6 +78,7 @@ class ResponsesRequest(BodyModel):
     top_logprobs: int | None = None
     structured_outputs: dict[str, Any] | None = None
     thinking_token_budget: int | None = None
+    logits_processors: list[str | dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     stream: bool = False
     stream_options: dict[str, Any] | None = None

@@ -43,6 +43,7 @@ _SAME_NAME = (
     "truncation_side",
     "priority",
     "thinking_token_budget",
+    "logits_processors",
 )
 
 
@@ -87,6 +88,7 @@ class SamplingFields(BodyModel):
     truncation_side: str | None = None
     logit_bias: dict[str, float] | None = None
     thinking_token_budget: int | None = None
+    logits_processors: list[str | dict[str, Any]] | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
     prompt_logprobs: int | None = None
