@@ -48,7 +48,8 @@ def test_a_file_of_requests(tmp_path: Path) -> None:
     assert refused.returncode == 2 and "--resume" in refused.stderr
     whole = target.read_text().splitlines(keepends=True)
     target.write_text("".join(whole[:2]) + whole[2][:20])
-    again = llmx(*arguments, "--resume", environ=environ)
+    served = {"LLMX_API_KEY": "secret", "LLMX_CACHE_SALT_PER_KEY": "true"}  # settings of a server, which mean nothing here
+    again = llmx(*arguments, "--resume", environ={**environ, **served})
     assert again.returncode == 0 and "3 requests" in again.stdout and "2 were there already" in again.stdout
     assert {json.loads(one)["custom_id"] for one in target.read_text().splitlines()} == set(told)
 

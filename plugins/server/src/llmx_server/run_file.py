@@ -48,7 +48,8 @@ async def run_file(
     try:
         await asyncio.gather(*(one.start() for one in engines))
         # Nobody connects: no keys to ask for, and no folder of batches to share with a server.
-        app = create_app(engine, replace(config, server=replace(config.server, api_keys=(), files_dir="")), others=others)
+        alone = replace(config.server, api_keys=(), api_key_file="", cache_salt_per_key=False, files_dir="")
+        app = create_app(engine, replace(config, server=alone), others=others)
         with source.open("rb") as requests, target.open("a+b") as answers:
             done, _ = await asyncio.to_thread(finished_lines, answers)
             counts.skipped = len(done)
