@@ -18,7 +18,7 @@ from llmx.errors import ConfigError  # noqa: E402
 from llmx.hooks.specs import HookSpecs  # noqa: E402
 from llmx.testing import Driver, bundle_of, tiny_llama  # noqa: E402
 from llmx.testing.conformance.subject import Subject  # noqa: E402
-from tests.hooks.vendor import ENTRY_POINTS, PROBE, install  # noqa: E402
+from tests.hooks.vendor import ENTRY_POINTS, PROBE, install, install_acme  # noqa: E402
 from tests.hooks.vendor import KERNELS as ACME_KERNELS  # noqa: E402
 from tests.hooks.vendor import PLATFORM as ACME  # noqa: E402
 from tests.program.paper.oracle import make_config  # noqa: E402
@@ -189,6 +189,25 @@ def test_group_d_the_executor_owns_the_geometry_of_its_pages(tmp_path: Path, mon
         assert llm.info.kv_tokens == 299 * 32 and llm.info.kv_bytes == 300 * 512
         (output,) = llm.generate("a b c d", SamplingParams(temperature=0.0, max_tokens=70, ignore_eos=True))
         assert len(output.outputs[0].token_ids) == 70  # over the edge of two blocks
+
+
+WATCH = """
+    seen = []
+
+    @hookimpl
+    def llmx_step_observers(self, config):
+        return [self.seen.append]
+"""
+
+
+def test_group_e_a_platform_watches_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_acme(tmp_path, monkeypatch, extra=WATCH)
+    with LLM(platform="acme", num_blocks=600) as llm:
+        llm.generate([[1, 2, 3]] * 4, SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True))
+        steps = llm._engine.stats().steps
+    from acme_llmx.plugin import AcmePlatform  # type: ignore[import-not-found]
+
+    assert [one.number for one in AcmePlatform.seen] == list(range(1, steps + 1)) and max(one.requests for one in AcmePlatform.seen) == 3  # its three lanes
 
 
 def test_group_g_capabilities_decide_not_identity(omega: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

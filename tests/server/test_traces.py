@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import json
 import subprocess
 import sys
 import time
@@ -104,6 +106,37 @@ async def test_two_models_are_in_one_trace(spans: InMemorySpanExporter) -> None:
     found = spans.get_finished_spans()
     assert {one.name for one in found} >= {"text_completion fake-model", "text_completion second"}
     assert {f"{one.context.trace_id:032x}" for one in found} == {TRACE}
+
+
+async def test_what_goes_on_in_the_background_is_in_its_trace(spans: InMemorySpanExporter) -> None:
+    engine = FakeEngine(gate=asyncio.Event())
+    async with http_of(create_app(engine, TRACED)) as client:  # type: ignore[arg-type]
+        made = (await client.post("/v1/responses", json={"input": "x", "background": True}, headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})).json()
+        (request,) = spans.get_finished_spans()
+        assert request.name == "POST /v1/responses" and made["status"] in ("queued", "in_progress") and engine.gate is not None
+        engine.gate.set()
+        while (await client.get(f"/v1/responses/{made['id']}")).json()["status"] != "completed":
+            await asyncio.sleep(0.01)
+    prompt = next(one for one in spans.get_finished_spans() if one.name == "chat fake-model")
+    assert prompt.parent is not None and prompt.parent.span_id == request.context.span_id and f"{prompt.context.trace_id:032x}" == TRACE
+
+
+async def test_a_websocket_is_a_span(spans: InMemorySpanExporter) -> None:
+    told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    scope = {"type": "websocket", "path": "/v1/chat/ws", "headers": [(b"host", b"test")], "query_string": b"", "subprotocols": []}
+    running = asyncio.create_task(create_app(FakeEngine(), TRACED)(scope, told.get, said.put))  # type: ignore[arg-type]
+    await told.put({"type": "websocket.connect"})
+    for _ in range(2):
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+        await told.put({"type": "websocket.receive", "text": json.dumps(body)})
+        while json.loads((await said.get()).get("text", "{}")).get("type") != "done":
+            assert not running.done()
+    assert [one.name for one in spans.get_finished_spans()] == ["chat fake-model"] * 2
+    await told.put({"type": "websocket.disconnect", "code": 1000})
+    await running
+    connection = spans.get_finished_spans()[-1]
+    assert connection.name == "WEBSOCKET /v1/chat/ws" and dict(connection.attributes or {})["http.response.status_code"] == 101
 
 
 def test_off_nothing_is_read_and_a_wrong_endpoint_is_refused() -> None:

@@ -17,7 +17,7 @@ from llmx_server.rpc.status import details_of, status_of, status_of_event
 
 __all__ = ["AppCall", "headers_of"]
 
-_PASSED = ("authorization", "x-api-key", "x-request-id")  # what a client's metadata tells the application
+_PASSED = ("authorization", "x-api-key", "x-request-id", "traceparent", "tracestate")  # what a client's metadata tells the application
 _SHOWN = ("x-request-id", "x-ratelimit-", "warning", "retry-after")  # beginnings of what its headers tell the client
 
 _NOT_READ = "the client has not read its answer for {:g} s (--reader-timeout)"
