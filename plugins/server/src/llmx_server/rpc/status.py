@@ -27,6 +27,7 @@ _OF_CODE = {
     "queue_timeout": StatusCode.UNAVAILABLE,
     "not_ready": StatusCode.UNAVAILABLE,
     "model_asleep": StatusCode.UNAVAILABLE,
+    "aborted": StatusCode.UNAVAILABLE,
     "request_timeout": StatusCode.DEADLINE_EXCEEDED,
     "body_too_large": StatusCode.RESOURCE_EXHAUSTED,
     "model_not_found": StatusCode.NOT_FOUND,
