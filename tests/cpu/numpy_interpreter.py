@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from llmx.weights.quant import dequantize
 from llmx_cpu.machine import FINE_POSITIONS
 
 __all__ = ["Interpreter", "round_bf16", "round_int16", "round_int8"]
+
+Rounding = Callable[[np.ndarray], np.ndarray]
 
 
 def round_bf16(x: np.ndarray) -> np.ndarray:
@@ -38,10 +41,12 @@ def round_int16(x: np.ndarray) -> np.ndarray:
     return _round_blocks(x, np.float32(127 * 256))
 
 
-def round_outliers(x: np.ndarray) -> np.ndarray:
-    """int16 in blocks whose largest value, squared, is above twice the mean over the row's blocks; int8 in the others."""
+def round_outliers(x: np.ndarray, among: int = 0) -> np.ndarray:
+    """int16 in blocks whose largest value, squared, is above twice the mean over the row's blocks (or over `among`, aligned); int8 in the others."""
     squares = np.abs(np.ascontiguousarray(x, np.float32)).reshape(*x.shape[:-1], -1, 32).max(-1) ** 2
-    stands_out = squares * squares.shape[-1] > 2 * squares.sum(-1, keepdims=True)
+    blocks = squares.shape[-1]
+    parts = [squares[..., at : at + (among or blocks)] for at in range(0, blocks, among or blocks)]
+    stands_out = np.concatenate([part > 2 * part.mean(-1, keepdims=True) for part in parts], axis=-1)
     return np.where(np.repeat(stands_out, 32, axis=-1), round_int16(x), round_int8(x))
 
 
@@ -77,6 +82,7 @@ class Interpreter:
         self.values: dict[int, Any] = {}
         self.pages: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._cache: dict[Any, np.ndarray] = {}
+        self._of_attention = {out.id for op in program.ops if op.kind == "attention" for out in op.outs}
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """f64 [len(tokens), V]: the logits after every token."""
@@ -96,18 +102,17 @@ class Interpreter:
             self._cache[key] = dequantize(self.source.get(ref)).astype(np.float64).reshape(ref.shape)
         return self._cache[key]
 
-    def _product(self, x: np.ndarray, part: Part, wide: bool) -> np.ndarray:
+    def _product(self, x: np.ndarray, part: Part, early: Rounding) -> np.ndarray:
         stored = str(part.weight.quant)
         if self.rounded and stored.startswith("q"):
-            x = self._round_int(x, wide)
+            x = self._round_int(x, early)
         elif self.rounded and stored == "bf16":
             x = round_bf16(x)
         y = x @ self.weight(part.weight).T
         return y if part.bias is None else y + self.weight(part.bias)
 
-    def _round_int(self, x: np.ndarray, wide: bool) -> np.ndarray:
+    def _round_int(self, x: np.ndarray, early: Rounding) -> np.ndarray:
         if self._rounding == "auto":
-            early = round_outliers if wide else round_int16
             return np.concatenate([early(x[:FINE_POSITIONS]), round_int8(x[FINE_POSITIONS:])])
         return round_int8(x) if self._rounding == "int8" else round_int16(x)
 
@@ -121,8 +126,13 @@ class Interpreter:
 
     def _linear(self, op: Op, x: np.ndarray) -> np.ndarray:
         parts = op.weights["w"]
-        wide = getattr(op.outs[0].shape[0], "name", "") == "T" and len(parts) > 1 and sum(part.rows for part in parts) >= 2 * x.shape[-1]
-        return np.concatenate([self._product(x, part, wide) for part in parts], axis=-1)
+        if getattr(op.outs[0].shape[0], "name", "") != "T":  # logits
+            early: Rounding = round_int16
+        elif op.ins[0] is not None and op.ins[0].id in self._of_attention:
+            early = round_int8
+        else:
+            early = partial(round_outliers, among=8 if len(parts) == 1 else 0)
+        return np.concatenate([self._product(x, part, early) for part in parts], axis=-1)
 
     def _norm(self, op: Op, x: np.ndarray, gate: np.ndarray | None = None) -> np.ndarray:
         a: NormAttrs = op.attrs

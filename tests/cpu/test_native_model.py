@@ -148,7 +148,7 @@ def test_auto_is_near_interpreter_with_the_same_rounding(name: str, act: str, is
 
 
 @pytest.mark.parametrize("isa", LEVELS)
-def test_early_rows_of_wide_products_are_int16_in_outlier_blocks_only(isa: str) -> None:
+def test_early_rows_are_int16_in_outlier_blocks_only(isa: str) -> None:
     """Between int8 and int16: the block with the outlier has most of the rounding error."""
     bundle = outlier_channel()
     wanted = log_softmax(Interpreter(bundle.model.programs["main"], bundle.weights).logits(PROMPT))[59]

@@ -69,7 +69,7 @@ const char* Engine::set_tape(const LlmxTape& tape) {
     acts_[static_cast<int>(type)] = std::make_unique<Pages>(bytes);
     mid_acts_[static_cast<int>(type)] = std::make_unique<Pages>(bytes);
   }
-  for (auto& scratch : tile_scratch_) scratch.resize(static_cast<size_t>(kTileRows * std::max<int64_t>(tape.act_width, kMlpTiles * 3 * kBlock)));
+  for (auto& scratch : tile_scratch_) scratch.resize(static_cast<size_t>(kTileRows * std::max<int64_t>(tape.act_width, kMlpTiles * (2 + kMlpGroups) * kBlock)));
   ids_.resize(tape.max_tokens);
   token_types_.assign(static_cast<size_t>(tape.max_tokens), 0);
   positions_.resize(tape.max_tokens);

@@ -86,7 +86,8 @@ struct LlmxTape {
 namespace llmx {
 
 constexpr int kHeadRows = 64;
-constexpr int kMlpTiles = 4;  // tiles of rows that walk over gate and up together
+constexpr int kMlpTiles = 4;   // tiles of rows that walk over gate and up together
+constexpr int kMlpGroups = 8;  // groups of 32 columns whose products a thread holds at most
 constexpr int kOpKinds = LLMX_MLP + 1;
 
 // Memory from mmap, at 2 MB borders, with transparent huge pages asked for. Zero-filled.
@@ -116,8 +117,13 @@ class Arena {
   size_t used_ = 0, total_ = 0;
 };
 
-// Which blocks of a fine row get a low plane: all, those that stand out among the row's, or none.
-enum class LowPlane { all, outliers, none };
+// Which blocks of a fine row get a low plane: all, those that stand out among the row's or among those nearby, or none.
+enum class LowPlane { all, outliers, nearby, none };
+
+struct BlockView {  // rows of blocks of 32 values; floats from one row, and from one block of it, to the next
+  const float* data;
+  int64_t row, block;
+};
 
 // Rows of a product's input in the forms that its weights want: acts by ActType.
 struct LinearInput {
@@ -170,9 +176,10 @@ class Engine {
   void run_linear(const LlmxOp& op, int64_t rows);
   void run_mlp(const LlmxOp& op, int64_t rows);
   void round_tile(ActType type, const float* x, int64_t ldx, int64_t first, int64_t rows, int64_t columns, uint8_t* out, int64_t ld);
-  void round_outliers(const float* x, int64_t rows, int64_t k, uint8_t* out, uint32_t fine);
-  LowPlane low_plane(const LlmxOp& op, const LlmxPart* parts, int n) const;
+  void round_outliers(const BlockView& x, int64_t rows, int64_t blocks, int64_t among, uint8_t* out, uint32_t fine);
+  LowPlane low_plane(const LlmxOp& op, int n) const;
   uint32_t fine_mask(int64_t first, int64_t rows) const;
+  bool any_fine(int64_t rows) const;
   void gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, int64_t rows, float* y, int64_t ldy, const float* residual,
             int64_t begin, int64_t end);
   KvGeometry geometry(const LlmxState& state) const;

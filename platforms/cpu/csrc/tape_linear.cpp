@@ -11,8 +11,8 @@ namespace {
 int index_of(ActType type) { return static_cast<int>(type); }
 int64_t tiles_of(int64_t m) { return (m + kTileRows - 1) / kTileRows; }
 
-constexpr int kWide = 2;          // a product with this many outputs per input, and more, is wide
-constexpr float kOutlier = 2.0f;  // a block stands out whose largest value, squared, is this many times the row's mean over blocks
+constexpr float kOutlier = 2.0f;  // a block stands out whose largest value, squared, is this many times the mean over its row's blocks
+constexpr int64_t kNearby = kMlpGroups;    // or over this many blocks, aligned, where the whole row is not at hand
 
 // The norm before a product, as run_linear and run_mlp find it in a record.
 struct PreNorm {
@@ -46,9 +46,10 @@ LinearInput Engine::input_of(const LlmxPart* parts, int n, const float* x, int64
       for (const ActType type : {ActType::bf16, ActType::i8, ActType::i16}) {
         if (!wanted[index_of(type)]) continue;
         uint8_t* to = acts_[index_of(type)]->data() + t * act_tile_bytes(type, k);
-        const uint32_t fine = low == LowPlane::outliers && type == ActType::i16 ? fine_mask(row, rows) : 0;
+        const bool chosen = type == ActType::i16 && (low == LowPlane::outliers || low == LowPlane::nearby);
+        const uint32_t fine = chosen ? fine_mask(row, rows) : 0;
         if (fine) {
-          round_outliers(from, rows, k, to, fine);
+          round_outliers({from, k, kBlock}, rows, k / kBlock, low == LowPlane::outliers ? k / kBlock : kNearby, to, fine);
         } else if (low == LowPlane::none && type == ActType::i16) {
           linear_.quantize(type, from, k, rows, k, to, 0);
         } else {
@@ -67,6 +68,13 @@ uint32_t Engine::fine_mask(int64_t first, int64_t rows) const {
   return mask;
 }
 
+bool Engine::any_fine(int64_t rows) const {
+  for (int64_t row = 0; row < rows; row += kTileRows) {
+    if (fine_mask(row, std::min<int64_t>(rows - row, kTileRows))) return true;
+  }
+  return false;
+}
+
 // One tile of rows, `first` of all rows onward (or some of its columns), in the form that weights want.
 void Engine::round_tile(ActType type, const float* x, int64_t ldx, int64_t first, int64_t rows, int64_t columns, uint8_t* out, int64_t ld) {
   if (type == ActType::bf16) {
@@ -78,34 +86,36 @@ void Engine::round_tile(ActType type, const float* x, int64_t ldx, int64_t first
   }
 }
 
-// A tile of rows as int8, but int16 in the blocks that stand out among those of their row: most of the rounding error is theirs.
+// A tile of rows as int8, but int16 in the blocks that stand out among `among` of their row: most of the rounding error is theirs.
 // The bits of `fine` say for which rows.
-void Engine::round_outliers(const float* x, int64_t rows, int64_t k, uint8_t* out, uint32_t fine) {
-  const int64_t blocks = k / kBlock, step = act_tile_bytes(ActType::i16, kBlock);
+void Engine::round_outliers(const BlockView& x, int64_t rows, int64_t blocks, int64_t among, uint8_t* out, uint32_t fine) {
+  const int64_t step = act_tile_bytes(ActType::i16, kBlock);
   std::vector<uint32_t> masks(static_cast<size_t>(blocks), 0);
   std::vector<float> squares(static_cast<size_t>(blocks));
   for (int64_t r = 0; r < rows; ++r) {
     if (!(fine >> r & 1)) continue;
-    float sum = 0.0f;
-    for (int64_t b = 0; b < blocks; ++b) {
-      float largest = 0.0f;
-      for (int i = 0; i < kBlock; ++i) largest = std::max(largest, std::fabs(x[r * k + b * kBlock + i]));
-      squares[static_cast<size_t>(b)] = largest * largest;
-      sum += largest * largest;
+    for (int64_t first = 0; first < blocks; first += among) {
+      const int64_t end = std::min(first + among, blocks);
+      float sum = 0.0f;
+      for (int64_t b = first; b < end; ++b) {
+        float largest = 0.0f;
+        for (int i = 0; i < kBlock; ++i) largest = std::max(largest, std::fabs(x.data[r * x.row + b * x.block + i]));
+        squares[static_cast<size_t>(b)] = largest * largest;
+        sum += largest * largest;
+      }
+      const auto count = static_cast<float>(end - first);
+      for (int64_t b = first; b < end; ++b) masks[static_cast<size_t>(b)] |= static_cast<uint32_t>(squares[static_cast<size_t>(b)] * count > kOutlier * sum) << r;
     }
-    for (size_t b = 0; b < masks.size(); ++b) masks[b] |= static_cast<uint32_t>(squares[b] * static_cast<float>(blocks) > kOutlier * sum) << r;
   }
-  for (int64_t b = 0; b < blocks; ++b) linear_.quantize(ActType::i16, x + b * kBlock, k, rows, kBlock, out + b * step, masks[static_cast<size_t>(b)]);
+  for (int64_t b = 0; b < blocks; ++b) linear_.quantize(ActType::i16, x.data + b * x.block, x.row, rows, kBlock, out + b * step, masks[static_cast<size_t>(b)]);
 }
 
-// The second plane costs most where a product is wide. Products of several weights only: the input of `down` is made 32 columns
-// at a time, and what is fused must not change the bits. What attention gives has no need of it.
-LowPlane Engine::low_plane(const LlmxOp& op, const LlmxPart* parts, int n) const {
+// Which blocks of early rows get their second plane. The input of `down` is made some blocks at a time, and what is fused must not change
+// the bits: so a product of one weight looks at blocks nearby. What attention gives has no need of it; logits keep it everywhere.
+LowPlane Engine::low_plane(const LlmxOp& op, int n) const {
   if (fine_positions_ == INT32_MAX || op.rows != 0) return LowPlane::all;
   if (op.kind == LLMX_LINEAR && op.i[7]) return LowPlane::none;
-  int64_t rows = 0;
-  for (int i = 0; i < n; ++i) rows += weights_[parts[i].weight].rows;
-  return n > 1 && rows >= kWide * op.i[2] ? LowPlane::outliers : LowPlane::all;
+  return n == 1 ? LowPlane::nearby : LowPlane::outliers;
 }
 
 // Panels [begin, end) of one part for the rows of `tile` onward.
@@ -140,7 +150,7 @@ void Engine::linear(const LlmxPart* parts, int n, const LinearInput& input, floa
 void Engine::run_linear(const LlmxOp& op, int64_t rows) {
   const LlmxPart* parts = parts_.data() + op.i[0];
   const PreNorm norm = pre_norm(op, vector(op.w[0]), vector(op.w[1]));
-  const LinearInput input = input_of(parts, op.i[1], value(op.in[0]), rows, op.i[2], norm.on ? &norm.params : nullptr, low_plane(op, parts, op.i[1]));
+  const LinearInput input = input_of(parts, op.i[1], value(op.in[0]), rows, op.i[2], norm.on ? &norm.params : nullptr, low_plane(op, op.i[1]));
   linear(parts, op.i[1], input, value(op.out[0]), op.width, value(op.in[1]));
 }
 
@@ -148,27 +158,39 @@ void Engine::run_linear(const LlmxOp& op, int64_t rows) {
 void Engine::run_mlp(const LlmxOp& op, int64_t m) {
   const LlmxPart* parts = parts_.data() + op.i[0];
   const PreNorm norm = pre_norm(op, vector(op.w[0]), vector(op.w[1]));
-  const LinearInput input = input_of(parts, 2, value(op.in[0]), m, op.i[2], norm.on ? &norm.params : nullptr, low_plane(op, parts, 2));
+  const LinearInput input = input_of(parts, 2, value(op.in[0]), m, op.i[2], norm.on ? &norm.params : nullptr, low_plane(op, 2));
   const auto act = static_cast<ActKind>(op.i[5]);
   const int64_t width = op.i[6], groups = width / kBlock;
   const ActType type = weights_[parts[2].weight].act;
   const int64_t step = act_tile_bytes(type, kBlock) / (type == ActType::bf16 || type == ActType::f32 ? kTileRows : 1);  // to the next 32 columns
   uint8_t* mid = mid_acts_[index_of(type)]->data();
   const int64_t bytes = 2 * weights_[parts[0].weight].panel_bytes * 2;
-  pool_.over(groups, 24576 / (bytes * std::min<int64_t>(m, 64)) + 1, [&](int64_t begin, int64_t end, int worker) {
+  const bool choose = type == ActType::i16 && low_plane(op, 1) == LowPlane::nearby && any_fine(m);
+  const int64_t together = choose ? kNearby : 1;  // groups that one thread makes, because they are looked at together
+  pool_.over((groups + together - 1) / together, 24576 / (together * bytes * std::min<int64_t>(m, 64)) + 1, [&](int64_t begin, int64_t end, int worker) {
     constexpr int64_t kRows = kMlpTiles * kTileRows;
-    float* pair = tile_scratch_[static_cast<size_t>(worker)].data();  // [rows, gate 32 | up 32], then their product [rows, 32]
-    float* product = pair + kRows * 2 * kBlock;
+    float* pair = tile_scratch_[static_cast<size_t>(worker)].data();  // [rows, gate 32 | up 32], then products, each [rows, 32]
+    float* products = pair + kRows * 2 * kBlock;
     for (int64_t row = 0; row < m; row += kRows) {
       const int64_t rows = std::min(m - row, kRows);
-      for (int64_t g = begin; g < end; ++g) {
-        const int64_t column = g * kBlock, panel = 2 * g;
-        gemm(parts[0], input, row / kTileRows, rows, pair - column, 2 * kBlock, nullptr, panel, panel + 2);
-        gemm(parts[1], input, row / kTileRows, rows, pair + kBlock - column, 2 * kBlock, nullptr, panel, panel + 2);
-        rowwise_.act_mul(act, pair, product, kBlock, 0, rows);
+      for (int64_t first = begin * together; first < std::min(end * together, groups); first += together) {
+        const int64_t count = std::min(together, groups - first);
+        for (int64_t g = first; g < first + count; ++g) {
+          const int64_t column = g * kBlock, panel = 2 * g;
+          gemm(parts[0], input, row / kTileRows, rows, pair - column, 2 * kBlock, nullptr, panel, panel + 2);
+          gemm(parts[1], input, row / kTileRows, rows, pair + kBlock - column, 2 * kBlock, nullptr, panel, panel + 2);
+          rowwise_.act_mul(act, pair, products + (g - first) * rows * kBlock, kBlock, 0, rows);
+        }
         for (int64_t r = 0; r < rows; r += kTileRows) {
-          uint8_t* to = mid + (row + r) / kTileRows * act_tile_bytes(type, width) + g * step;
-          round_tile(type, product + r * kBlock, kBlock, row + r, std::min<int64_t>(rows - r, kTileRows), kBlock, to, act_ld(type, width));
+          const int64_t n = std::min<int64_t>(rows - r, kTileRows);
+          const BlockView view = {products + r * kBlock, kBlock, rows * kBlock};
+          uint8_t* to = mid + (row + r) / kTileRows * act_tile_bytes(type, width) + first * step;
+          const uint32_t fine = choose ? fine_mask(row + r, n) : 0;
+          if (fine) {
+            round_outliers(view, n, count, count, to, fine);
+          } else {
+            for (int64_t g = 0; g < count; ++g) round_tile(type, view.data + g * view.block, kBlock, row + r, n, kBlock, to + g * step, act_ld(type, width));
+          }
         }
       }
     }
