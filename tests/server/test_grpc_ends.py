@@ -67,7 +67,8 @@ def test_a_call_whose_deadline_passes_ends_in_the_engine(client: Client, server:
 
 def test_a_channel_that_breaks_ends_its_calls(server: Fake) -> None:
     with client_of(server.address) as client:
-        next(client.generate(text="a", max_tokens=4000))
+        call = client.generate(text="a", max_tokens=4000)
+        next(call)
         assert server.state()["running"] == 1
     until(lambda: server.state()["running"] == 0)
 
@@ -175,6 +176,15 @@ def test_a_port_in_use_is_told_before_anything_loads() -> None:
         with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is in use by another process: .* with --grpc-port") as told:
             listen(ServerConfig(port=0, grpc_port=port))
         assert told.value.field == "grpc_port"
+    with pytest.raises(ConfigError, match=f"grpc_port is {port}, which is the port of HTTP"):
+        listen(ServerConfig(port=port, grpc_port=port))
+
+
+def test_an_end_while_it_loads() -> None:
+    with fake(start_delay_s=HANG_S, wait=False) as server:
+        server.process.send_signal(signal.SIGTERM)
+        code, out, err = server.end()
+        assert (code, out, err) == (0, "ended 0 True\n", "")
 
 
 def test_without_the_library_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

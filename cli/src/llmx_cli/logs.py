@@ -15,6 +15,8 @@ def configure(level: str, form: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonFormatter() if form == "json" else logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    if level == "debug":
+        logging.getLogger("grpc").setLevel(logging.INFO)  # several lines a call, about its own event loop
 
 
 def json_line(level: str, logger: str, message: str, time: float | None = None, **more: Any) -> str:

@@ -51,6 +51,8 @@ def _check_grpc(config: ServerConfig) -> None:
     missing = [name for name in _GRPC if find_spec(name) is None]
     if missing:
         raise ConfigError(f"grpc_port is {config.grpc_port}, but {', '.join(missing)} cannot be imported: install llmx-server[grpc]", field="grpc_port")
+    if config.grpc_port and config.grpc_port == config.port and not config.uds:
+        raise ConfigError(f"grpc_port is {config.grpc_port}, which is the port of HTTP: choose another with --grpc-port", field="grpc_port")
     bind(config.host, config.grpc_port, option="grpc-port").close()
 
 

@@ -52,7 +52,7 @@ def _value(field: Any, value: Any) -> Any:
             raise RequestError(f"{field.name} is not valid JSON: {str(error)[:200]}", field=field.name) from error
     if hasattr(value, "items"):
         return {str(key): item for key, item in value.items()}
-    return list(value) if field.is_repeated else value
+    return list(value) if hasattr(value, "extend") else value
 
 
 def _message(message: Any) -> dict[str, Any]:
