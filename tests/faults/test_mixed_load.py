@@ -17,22 +17,26 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "server"))
 
+from grpc_client import address_of
 from processes import HANG_S, children, serve, until
 from prometheus_client.parser import text_string_to_metric_families
 from tests.faults.observed_server import private_kib
 from two_models import minilm
+
+from llmx_server.rpc.schema import SERVICE, message_type
 
 CLIENTS = 64
 LEAVE = 0.05  # the part of requests whose client goes away in the middle
 GROWTH = 1.05  # private memory at the end against that after the first third
 GAP, STEPS = 5, 20  # p99 of the gaps between two tokens, and the longest, in medians
 
-TEXT, VECTORS = "text", "vectors"
+TEXT, VECTORS, GRPC = "text", "vectors", "grpc"
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}}, "required": ["name", "age"]}
 TOOL = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"]}}
 WORDS = "the quick brown fox jumps over a lazy dog while it rains in the old town and nobody looks up from their book".split()
@@ -64,15 +68,18 @@ def _request(dice: random.Random) -> tuple[str, str, dict[str, Any]]:
         "schema": ("/v1/chat/completions", chat | {"response_format": schema, "max_tokens": 80}),
         "tool stream": ("/v1/chat/completions", chat | tools | {"max_tokens": 80, "stream": True}),
         "embedding": ("/v1/embeddings", {"model": VECTORS, "input": [text, "another text"]}),
+        "grpc stream": (GRPC, {"model": TEXT, "text": text, "max_tokens": dice.randrange(1, 64), "logprobs": 2}),
     }
     kind = dice.choice(list(kinds))
     return kind, *kinds[kind]
 
 
-async def _ask(client: httpx.AsyncClient, dice: random.Random, seen: Seen) -> None:
+async def _ask(client: httpx.AsyncClient, channel: grpc.aio.Channel, dice: random.Random, seen: Seen) -> None:
     kind, path, body = _request(dice)
     seen.kinds[kind] += 1
-    if dice.random() < LEAVE:
+    if path == GRPC:
+        await _call(channel, body, dice.random() if dice.random() < LEAVE else None, seen)
+    elif dice.random() < LEAVE:
         seen.left += 1
         try:
             async with asyncio.timeout(dice.random()):
@@ -87,6 +94,26 @@ async def _ask(client: httpx.AsyncClient, dice: random.Random, seen: Seen) -> No
             seen.faults.append(f"{kind}: {answer.status_code} {answer.text[:200]}")
         elif kind == "schema" and answer.json()["choices"][0]["finish_reason"] == "stop":
             assert set(json.loads(answer.json()["choices"][0]["message"]["content"])) == {"name", "age"}
+
+
+async def _call(channel: grpc.aio.Channel, body: dict[str, Any], leaves_s: float | None, seen: Seen) -> None:
+    """A gRPC stream, to its end or until its deadline."""
+    request, response = message_type("GenerateRequest"), message_type("GenerateResponse")
+    ask = channel.unary_stream(f"/{SERVICE}/Generate", request_serializer=request.SerializeToString, response_deserializer=response.FromString)
+    last, usage = 0.0, False
+    seen.left += leaves_s is not None
+    try:
+        async for part in ask(request(**body), timeout=leaves_s or 10 * HANG_S):
+            usage, now = usage or part.HasField("usage"), time.monotonic()
+            if last and not usage and now - last > 1e-3:
+                seen.gaps.append((now - last, "grpc stream"))
+            last = now
+    except grpc.RpcError as error:
+        if leaves_s is None or error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            seen.faults.append(f"grpc stream: {error.code()} {error.details()}")
+    else:
+        if not usage:
+            seen.faults.append("grpc stream: a stream without an end")
 
 
 async def _read(client: httpx.AsyncClient, kind: str, path: str, body: dict[str, Any], seen: Seen) -> None:
@@ -110,20 +137,21 @@ async def _read(client: httpx.AsyncClient, kind: str, path: str, body: dict[str,
         seen.faults.append(f"{kind}: a stream without an end")
 
 
-async def _load(url: str, seconds: float, seen: Seen, memory: list[dict[int, int]], processes: list[int]) -> None:
+async def _load(url: str, address: str, seconds: float, seen: Seen, memory: list[dict[int, int]], processes: list[int]) -> None:
     end = time.monotonic() + seconds
 
-    async def one(client: httpx.AsyncClient, seed: int) -> None:
+    async def one(client: httpx.AsyncClient, channel: grpc.aio.Channel, seed: int) -> None:
         dice = random.Random(seed)
         while time.monotonic() < end:
-            await _ask(client, dice, seen)
+            await _ask(client, channel, dice, seen)
 
     async def watch() -> None:
         await asyncio.sleep(seconds / 3)
         memory.append({pid: private_kib(pid) for pid in processes})
 
-    async with httpx.AsyncClient(base_url=url, timeout=10 * HANG_S, limits=httpx.Limits(max_connections=None)) as client:
-        await asyncio.gather(watch(), *(one(client, seed) for seed in range(CLIENTS)))
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=url, timeout=10 * HANG_S, limits=limits) as client, grpc.aio.insecure_channel(address) as channel:
+        await asyncio.gather(watch(), *(one(client, channel, seed) for seed in range(CLIENTS)))
 
 
 def _total(url: str, *names: str) -> float:
@@ -142,9 +170,9 @@ def test_sixty_four_clients_of_all_kinds(tmp_path: Path, capsys: pytest.CaptureF
         {"model": str(minilm()), "served_model_name": [VECTORS], "num_blocks": 64},
     ]
     (tmp_path / "two.yaml").write_text(json.dumps({"models": models}))  # JSON is YAML
-    with serve("--config", str(tmp_path / "two.yaml")) as server:
+    with serve("--config", str(tmp_path / "two.yaml"), "--grpc-port", "0") as server:
         processes = [server.process.pid, *children(server.process)]
-        asyncio.run(_load(server.url, seconds, seen, memory, processes))
+        asyncio.run(_load(server.url, address_of(server), seconds, seen, memory, processes))
         until(lambda: _total(server.url, "llmx:num_requests_running", "llmx:num_requests_waiting") == 0)
         assert _total(server.url, "llmx:kv_cache_usage_perc") == 0
         memory.append({pid: private_kib(pid) for pid in processes})

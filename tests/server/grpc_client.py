@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from processes import HANG_S
+from processes import HANG_S, Server
 
 from llmx_server.rpc.schema import SERVICE, message_type
 
-__all__ = ["Client", "Fake", "Refused", "client_of", "fake", "message"]
+__all__ = ["Client", "Fake", "Refused", "address_of", "client_of", "fake", "message"]
 
 Metadata = Sequence[tuple[str, str]]
 
@@ -74,6 +75,13 @@ def client_of(address: str, metadata: Metadata = (), credentials: grpc.ChannelCr
     channel = grpc.secure_channel(address, credentials, given) if credentials is not None else grpc.insecure_channel(address, given)
     with channel:
         yield Client(channel, metadata)
+
+
+def address_of(server: Server) -> str:
+    """The gRPC address of `llmx serve --grpc-port 0`."""
+    found = re.search(r"^grpc +(\S+), ", server.summary, re.MULTILINE)
+    assert found is not None, server.summary
+    return found[1]
 
 
 @dataclass

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from fake_engine import FakeEngine
 from in_process import serving
@@ -60,8 +63,15 @@ async def test_errors_can_be_read_too(engine: FakeEngine) -> None:
 
 async def test_every_page(engine: FakeEngine) -> None:
     async with serving(engine, allowed_origins=("*",)) as client:
-        assert (await client.get("/v1/models", headers={"origin": "http://any.where"})).headers["access-control-allow-origin"] == "*"
+        for more in ({}, {"cookie": "a=b"}):
+            answer = await client.get("/v1/models", headers={"origin": "http://any.where", **more})
+            assert answer.headers["access-control-allow-origin"] in ("*", "http://any.where") and "access-control-allow-credentials" not in answer.headers
         assert await opened(client.app, "http://any.where")  # type: ignore[attr-defined]
+
+
+def test_what_holds_by_default_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    assert re.search(r"^\| `--host` \| `127\.0\.0\.1` \|", page, re.MULTILINE) and re.search(r"^\| `--allowed-origins` \|  \|", page, re.MULTILINE)
 
 
 def test_how_origins_are_written() -> None:
