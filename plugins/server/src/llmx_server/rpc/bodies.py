@@ -11,7 +11,7 @@ from llmx_server.protocol.api_fields import CHAT, COMPLETIONS
 
 __all__ = ["embed_body", "generate_body", "generate_path"]
 
-_JSON = frozenset({"response_format", "structured_outputs", "tools", "chat_template_kwargs", "documents"})
+_JSON = frozenset({"response_format", "structured_outputs", "tools", "chat_template_kwargs", "documents", "logits_processors"})
 _PROMPTS = frozenset({"text", "token_ids", "messages"})
 
 
