@@ -20,8 +20,12 @@ from llmx.engine.output_processor import OutputProcessor
 from llmx.engine.supervisor import MAX_RESTARTS
 from llmx.engine.watchdog import Watchdog
 from llmx.errors import ConfigError, EngineDead, ModelError, QueueFull, RequestError, RequestFailed, RequestTimeout
+from llmx.structured_params import ReasoningSpan, StructuredOutputsParams
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True)
+BUDGET = SamplingParams(
+    temperature=0.0, max_tokens=10, ignore_eos=True, structured_outputs=StructuredOutputsParams(after=ReasoningSpan("<think>", "</think>", True, 2))
+)
 LONG = SamplingParams(temperature=0.0, max_tokens=7000, ignore_eos=True)
 
 
@@ -160,12 +164,14 @@ async def _kill(engine: AsyncEngine) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_when_the_engine_dies_started_streams_end_and_waiting_ones_are_sent_again() -> None:
+@pytest.mark.parametrize("params", [PARAMS, BUDGET], ids=["plain", "thinking budget"])
+def test_when_the_engine_dies_started_streams_end_and_waiting_ones_are_sent_again(params: SamplingParams) -> None:
     async def test(engine: AsyncEngine) -> None:
-        lone = await collect(engine, "lone")
+        lone = await collect(engine, "lone", params=params)
+        assert ("</think>" in lone[0]) == (params is BUDGET)
         started = engine.generate("hello", LONG, "started")
         await anext(started)
-        waiting = [asyncio.create_task(collect(engine, f"waiting{index}")) for index in range(3)]
+        waiting = [asyncio.create_task(collect(engine, f"waiting{index}", params=params)) for index in range(3)]
         await asyncio.sleep(0.2)
         await _kill(engine)
         assert (await engine.health())[0] is False
@@ -173,7 +179,7 @@ def test_when_the_engine_dies_started_streams_end_and_waiting_ones_are_sent_agai
             async with asyncio.timeout(2):
                 while True:
                     await anext(started)
-        late = asyncio.create_task(collect(engine, "late"))  # comes while the engine is down: it waits
+        late = asyncio.create_task(collect(engine, "late", params=params))  # comes while the engine is down: it waits
         assert set(await asyncio.wait_for(asyncio.gather(*waiting, late), 60)) == {lone}
         assert await engine.health() == (True, "ok")
         assert (await engine.stats()).kv_blocks_used == 0 and engine.num_running == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from processes import Server, serve
 from tests.cases.echo import install
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples/logits_plugin/src/llmx_no_repeat"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/logits_plugin"
 TEXT = "so so so so so so"
 
 
@@ -19,11 +20,12 @@ TEXT = "so so so so so so"
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("echo")
     environ = install(folder)
-    (folder / "llmx_no_repeat").symlink_to(EXAMPLE)
+    (folder / "llmx_no_repeat").symlink_to(EXAMPLE / "src/llmx_no_repeat")
+    (point,) = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]["llmx.plugins"].items()
     info = folder / "llmx_no_repeat-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: llmx-no-repeat\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text("[llmx.plugins]\nno_repeat = llmx_no_repeat\n")
+    (info / "entry_points.txt").write_text("[llmx.plugins]\n{} = {}\n".format(*point))
     with serve("--platform", "echo", "--max-model-len", "512", "--num-blocks", "200", environ=environ) as running:
         yield running
 
