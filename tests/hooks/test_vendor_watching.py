@@ -18,7 +18,7 @@ from llmx.config import EngineConfig
 from llmx.engine.accounting import Accounting
 from llmx.hooks import StatReading
 from llmx_server import create_app
-from llmx_server.stat_loggers import LogLine
+from llmx_server.stat_loggers import LogLine, read_regularly
 from tests.hooks.vendor import install
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "server"))  # its tests' stand-in for an engine
@@ -194,3 +194,18 @@ def test_the_servers_own_line(caplog: pytest.LogCaptureFixture) -> None:
         line.record(reading(4, 0, 0, 0, 10, 40, 100, 40, 10))  # it rested
     shown = "m: 20.0 prompt tokens/s, 50.0 generated tokens/s, 3 running, 1 waiting, 25% of KV in use, 25% of new prompts cached"
     assert [one.message for one in caplog.records] == [shown]
+
+
+def test_the_server_reads_by_itself_where_it_is_told_to(plugin: Any) -> None:
+    async def read() -> None:
+        engine = FakeEngine()
+        reading = asyncio.create_task(read_regularly(create_app(engine, EngineConfig()).state.models, 0.01))  # type: ignore[arg-type]
+        plugin.slow.go.set()
+        await asyncio.to_thread(_until, lambda: len(plugin.slow.readings) >= 3)
+        engine.alive = False  # it is started again: nothing is read meanwhile, and then it goes on
+        await asyncio.sleep(0.05)
+        engine.alive, seen = True, len(plugin.slow.readings)
+        await asyncio.to_thread(_until, lambda: len(plugin.slow.readings) > seen and not reading.done())
+        reading.cancel()
+
+    asyncio.run(read())
