@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import grpc
 import httpx
 import pytest
 from grpc_client import Fake, client_of, fake
-from processes import HANG_S, llmx
+from processes import HANG_S, llmx, until
 from websockets.sync.client import connect
 
 from llmx.config import ServerConfig
@@ -81,8 +82,22 @@ def test_http_and_streams(server: Fake, files: Path) -> None:
 
 def test_a_web_socket(server: Fake, files: Path) -> None:
     origin = server.url  # as the page at / has it
-    with connect(server.url.replace("https", "wss") + "/v1/chat/ws", ssl=trusting(files), origin=origin) as socket:
-        assert json.loads(socket.recv(timeout=HANG_S)) == {"type": "ready"}
+    with connect(server.url.replace("https", "wss") + "/v1/chat/ws", ssl=trusting(files), origin=origin) as opened:
+        assert json.loads(opened.recv(timeout=HANG_S)) == {"type": "ready"}
+
+
+def test_a_client_that_reads_nothing_is_cut_off(files: Path) -> None:
+    settings = {"ssl_certfile": str(files / "both.pem"), "reader_timeout_s": 0.5, "drain_timeout_s": 0}
+    body = json.dumps({"prompt": "a", "max_tokens": 3000, "n": 16, "logprobs": 20, "stream": True}).encode()  # 200 kB an event, 150 of them
+    with fake(server=settings, tokens=3000, max_model_len=100_000, chunk=20) as server, closing(socket.socket()) as plain:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        plain.connect(("127.0.0.1", int(server.url.rsplit(":", 1)[1])))
+        with trusting(files).wrap_socket(plain, server_hostname="localhost") as client:
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            until(lambda: server.state()["aborted"] == 1)
+        assert server.state()["running"] == 0 and server.state()["generated"] < 16 * 3000
+        server.process.terminate()
+        assert "has not read its answer for 0.5 s (--reader-timeout): cut off" in server.end()[2]
 
 
 def test_old_versions_are_refused(server: Fake, files: Path) -> None:
