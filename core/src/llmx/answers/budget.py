@@ -52,6 +52,8 @@ class ReasoningCount:
     def upto(self, token_ids: Sequence[int]) -> int:
         """Tokens of the reasoning in an answer's tokens so far; token_ids: all of them, those of the last call first."""
         for token in token_ids[self._taken :]:
+            if self._track is not None and self._track.over:
+                break
             self._take(self._token_bytes(token))
         self._taken = len(token_ids)
         return self._in_messages if self._track is None else self._track.tokens

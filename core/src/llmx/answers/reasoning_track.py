@@ -16,6 +16,7 @@ class ReasoningTrack:
 
     def __init__(self, span: ReasoningSpan) -> None:
         self._start, self._end = span.start.encode(), span.end.encode()
+        self._first = self._end[:1]
         self.undecided, self.over = not span.inside, False
         self._lead = True  # the start marker may still come, also where the answer begins inside
         self.text = b""
@@ -30,6 +31,9 @@ class ReasoningTrack:
     def take(self, token: bytes) -> None:
         """The answer's next token."""
         if self.over:
+            return
+        if not self._lead and not self.text and self._first not in token:  # most tokens are nowhere near the marker
+            self.certain += 1
             return
         self._begins.append(len(self.text))
         self.text += token

@@ -26,15 +26,15 @@ class MarkerTokens:
         self.opening: list[list[int]] = [[] for _ in self.start]
         self.crossing: list[list[int]] = [[] for _ in self.end]
         self.closing = [-1 for _ in self.end]
-        last = self.end[-1:]
+        last, in_start, in_end = self.end[-1:], _places(self.start), _places(self.end)
         for token, text in enumerate(tokens):
             if not text:
                 continue
-            for at, letter in enumerate(self.start):
-                if letter == text[0] and (self.start.startswith(text, at) or text.startswith(self.start[at:])):
+            for at in in_start.get(text[0], ()):
+                if self.start.startswith(text, at) or text.startswith(self.start[at:]):
                     self.opening[at].append(token)
-            for at, letter in enumerate(self.end):
-                if letter == text[0] and self.end.startswith(text, at) and len(text) > len(tokens[self.closing[at]] if self.closing[at] >= 0 else b""):
+            for at in in_end.get(text[0], ()):
+                if self.end.startswith(text, at) and len(text) > len(tokens[self.closing[at]] if self.closing[at] >= 0 else b""):
                     self.closing[at] = token
             if last not in text[:-1]:
                 continue
@@ -56,6 +56,11 @@ class MarkerTokens:
             ids.append(token)
             at += len(self.tokens[token])
         return ids
+
+
+def _places(marker: bytes) -> dict[int, list[int]]:
+    """Where in a marker each of its letters stands."""
+    return {letter: [at for at, other in enumerate(marker) if other == letter] for letter in marker}
 
 
 class ReasoningGate:
