@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from llmx import AsyncEngine, SamplingParams
 from llmx.errors import Conflict, QueueTimeout, RequestAborted, RequestFailed
 from tests.engine.test_async_engine import LONG, collect, run
