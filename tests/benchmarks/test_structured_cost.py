@@ -16,7 +16,7 @@ class FakeLLM:
         self.text, self.tokens, self.bound = text, tokens, 0
 
     def generate(self, prompts: list[str], params: list[Any], use_tqdm: bool) -> list[Any]:
-        self.bound = sum(one.structured_outputs is not None and one.structured_outputs.json == SCHEMA for one in params)
+        self.bound = sum(one.structured_outputs is not None for one in params)
         return [SimpleNamespace(outputs=[SimpleNamespace(text=self.text, token_ids=[0] * self.tokens, finish_reason="length")]) for _ in prompts]
 
 
