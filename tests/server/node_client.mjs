@@ -12,7 +12,7 @@ out.streamed = streamed; out.usage = [whole.usage.completion_tokens, usage.compl
 const runner = client.chat.completions.stream({ model, messages: ask, temperature: 0, max_tokens: 16 });
 out.helper = (await runner.finalChatCompletion()).choices[0].message.content;
 const tool = { type: "function", function: { name: "weather", strict: true, parameters: { type: "object", properties: { city: { enum: ["Paris", "Rome"] } }, required: ["city"], additionalProperties: false } } };
-const call = await client.chat.completions.create({ model, messages: ask, tools: [tool], tool_choice: "required", temperature: 0 });
+const call = await client.chat.completions.create({ model, messages: ask, tools: [tool], tool_choice: "required", parallel_tool_calls: false, temperature: 0 });  // one call: a small model may repeat itself until its context is full
 out.call = call.choices[0].message.tool_calls[0].function; out.reason = call.choices[0].finish_reason;
 const parsed = await client.chat.completions.parse({ model, messages: ask, temperature: 0, response_format: { type: "json_schema", json_schema: { name: "a", strict: true, schema: tool.function.parameters } } });
 out.parsed = parsed.choices[0].message.parsed ?? JSON.parse(parsed.choices[0].message.content);
