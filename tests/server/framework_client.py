@@ -60,9 +60,9 @@ def with_litellm(url: str, model: str) -> dict[str, Any]:
     told: dict[str, Any] = {"text": litellm.completion(model=f"openai/{model}", messages=asked, **own).choices[0].message.content}
     stream = litellm.completion(model=f"hosted_vllm/{model}", messages=asked, stream=True, **own)
     told["streamed"] = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-    schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+    schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"], "additionalProperties": False}
     tools = [{"type": "function", "function": {"name": "weather", "parameters": schema}}]
-    called = litellm.completion(model=f"openai/{model}", messages=asked, tools=tools, tool_choice="required", api_base=url, api_key="none", temperature=0)
+    called = litellm.completion(model=f"openai/{model}", messages=asked, tools=tools, tool_choice="required", parallel_tool_calls=False, api_base=url, api_key="none", temperature=0)
     told["call"] = called.choices[0].message.tool_calls[0].function.arguments
     told["continued"] = litellm.text_completion(model=f"text-completion-openai/{model}", prompt="One, two,", **own).choices[0].text
     try:
