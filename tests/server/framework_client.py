@@ -62,7 +62,8 @@ def with_litellm(url: str, model: str) -> dict[str, Any]:
     told["streamed"] = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
     schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"], "additionalProperties": False}
     tools = [{"type": "function", "function": {"name": "weather", "parameters": schema}}]
-    called = litellm.completion(model=f"openai/{model}", messages=asked, tools=tools, tool_choice="required", parallel_tool_calls=False, api_base=url, api_key="none", temperature=0)
+    one = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": False}
+    called = litellm.completion(model=f"openai/{model}", messages=asked, api_base=url, api_key="none", temperature=0, **one)
     told["call"] = called.choices[0].message.tool_calls[0].function.arguments
     told["continued"] = litellm.text_completion(model=f"text-completion-openai/{model}", prompt="One, two,", **own).choices[0].text
     try:
