@@ -133,12 +133,30 @@ def test_stream_openai(server: str) -> None:
     assert re.search(r"\[\d+ tokens\]$", out.strip())
 
 
+def installed(name: str, folder: Path) -> dict[str, str]:
+    """The environment of a process in which the example plugin `name` is installed, in `folder`."""
+    install = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(folder), f"./{name}"]
+    subprocess.run([sys.executable, "-m", *install], check=True, timeout=HANG_S, cwd=EXAMPLES)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
+
+
 def test_hooks_plugin(tmp_path: Path) -> None:
     """Installed beside llmx, the plugin changes what an engine does, and says so; what the user sets wins."""
-    install = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(tmp_path), "./hooks_plugin"]
-    subprocess.run([sys.executable, "-m", *install], check=True, timeout=HANG_S, cwd=EXAMPLES)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
+    environment = installed("hooks_plugin", tmp_path)
     script = "from llmx import LLM; llm = LLM(platform='null'{}); print(llm.info.max_num_seqs); llm.close()"
     assert run("-c", script.format(""), environment=environment) == "4\n"  # the null platform has one compute unit
     assert run("-c", script.format(", max_num_seqs=7"), environment=environment) == "7\n"
     assert run("-c", script.format("")) == "256\n"
+
+
+def test_logits_plugin(tmp_path: Path) -> None:
+    """Installed beside llmx, the processor is there by its name: no pair of tokens comes twice. Without the plugin the name is refused."""
+    environment = installed("logits_plugin", tmp_path)
+    script = """from llmx import LLM, SamplingParams
+with LLM(model="smollm2-135m-instruct", threads=1, max_model_len=256, num_blocks=40) as llm:
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logits_processors=[{"name": "no_repeat", "args": {"size": 2}}])
+    ids = llm.generate("one two one two one two", params, use_tqdm=False)[0].outputs[0].token_ids
+print(len(ids), len(set(zip(ids, ids[1:]))))"""
+    assert run("-c", script, environment=environment) == "24 23\n"
+    refused = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_S)
+    assert refused.returncode != 0 and "no_repeat" in refused.stderr
