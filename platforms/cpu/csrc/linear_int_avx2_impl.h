@@ -11,7 +11,8 @@ namespace LLMX_NS {
 
 constexpr int kRowsOpen = 64;     // rows that share an opened run
 constexpr int kOpenBlocks = 8;    // blocks of a run
-constexpr int kRowsAhead = 4;     // rows from which the weights to come are asked for; fewer rows read as fast as memory gives
+constexpr int kFewRows = 4;       // fewer read a panel in less time than memory takes to answer, so their weights are asked for
+constexpr int kFewAhead = 2560;   // this many bytes ahead; with more rows a whole panel ahead
 constexpr int kOpenFrom = 13;     // rows from which opening pays
 
 // 2 * kSteps * code * 128 < 2^15. An 8-bit code is two nibbles.
@@ -204,10 +205,8 @@ static void rows_int(const Weights* weights, const uint8_t* ahead, const ActBloc
   constexpr int32_t kRows = (1 << MR) - 1;
   for (int64_t b = 0; b < blocks; ++b, ++act) {
     const Source source = Source::at(weights, b);
-    if constexpr (MR >= kRowsAhead) {
 #pragma GCC unroll 16
-      for (int i = 0; i < Source::kAhead; ++i, ahead += 64) _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
-    }
+    for (int i = 0; i < Source::kAhead; ++i, ahead += 64) _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
 #pragma GCC unroll 2
     for (int sub = 0; sub < Q::kSubs; ++sub) {
       if (Planes == 2 && (act->fine >> row & kRows)) {
@@ -270,7 +269,7 @@ static void panel_int(const GemmArgs& args, int64_t panel, int64_t tile, int64_t
   alignas(64) float acc[kRowsOpen + kTileRows][kPanel];
   memset(acc, 0, static_cast<size_t>((rows + kTileRows - 1) / kTileRows * kTileRows) * sizeof(acc[0]));
   if (rows < kOpenFrom) {
-    few_rows<T, Planes>(base, base + args.weight->panel_bytes, act, blocks, rows, acc);
+    few_rows<T, Planes>(base, base + (rows < kFewRows ? kFewAhead : args.weight->panel_bytes), act, blocks, rows, acc);
   } else {
     OpenTile<T> run[kOpenBlocks];
     for (int64_t b = 0; b < blocks; b += kOpenBlocks) {
