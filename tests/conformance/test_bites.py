@@ -13,11 +13,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from llmx.batch import KvOp, StepOutput  # noqa: E402
-from llmx.executor.torch import sampling  # noqa: E402
+from llmx.executor import drawing  # noqa: E402
+from llmx.executor.slots import Slots  # noqa: E402
 from llmx.executor.torch.executor import TorchExecutor  # noqa: E402
 from llmx.executor.torch.kernels import attention, basic  # noqa: E402
 from llmx.executor.torch.pages import Pages  # noqa: E402
-from llmx.executor.torch.slots import Slots  # noqa: E402
 from llmx.testing.conformance import Suite  # noqa: E402
 from tests.hooks.vendor import PROBE, install  # noqa: E402
 
@@ -68,12 +68,12 @@ def late(change: Callable[[Any], Any]) -> Callable[[Patch], None]:
 
 
 def sampler(change: Callable[..., Any]) -> Callable[[Patch], None]:
-    real = sampling.sample
+    real = drawing.sample
 
     def drawn(raw: Any, row: Any, history: Any, prompt_len: int, mask: Any = None) -> Any:
         return real(*change(raw, row, history, prompt_len, mask))
 
-    return lambda patch: patch.setattr(sampling, "sample", drawn)
+    return lambda patch: patch.setattr(drawing, "sample", drawn)
 
 
 def page_ops(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Patch], None]:

@@ -11,12 +11,15 @@ import torch
 
 from llmx.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from llmx.executor import GroupPlan, KVPlan, Limits, ModelBundle
+from llmx.executor.bound import BoundOps, BoundProgram
+from llmx.executor.op_weights import weight_refs
+from llmx.executor.page_shapes import group_needs
+from llmx.executor.slots import RequestRows
 from llmx.executor.torch.device import device_caps
 from llmx.executor.torch.executor import TorchExecutor
-from llmx.executor.torch.interpreter import BoundOps, BoundProgram
-from llmx.executor.torch.pages import Pages, group_needs
-from llmx.executor.torch.rows import RequestRows, Rows
-from llmx.executor.torch.weights import Weights, WeightStore, weight_refs
+from llmx.executor.torch.pages import Pages
+from llmx.executor.torch.rows import Rows
+from llmx.executor.torch.weights import Weights, WeightStore
 from llmx.hooks.loader import load_target
 from llmx.platform.kernels import KernelResolver, op_spec
 from llmx.platform.plan import Plan

@@ -13,15 +13,18 @@ from llmx.batch import Step, StepOutput
 from llmx.config import EngineConfig
 from llmx.errors import ConfigError, PlatformError, ProgramError
 from llmx.executor.base import Control, Late, Limits, Progress, Reply, Ticket
+from llmx.executor.bound import BoundOps, BoundProgram, kinds_using
 from llmx.executor.bundle import ModelBundle
+from llmx.executor.drawing import Drawing
+from llmx.executor.op_weights import weight_refs
+from llmx.executor.page_shapes import group_needs
+from llmx.executor.slots import RequestRows, Slots
 from llmx.executor.torch.device import open_device
-from llmx.executor.torch.interpreter import BoundOps, BoundProgram, as_index, kinds_using, positions_input
+from llmx.executor.torch.interpreter import as_index, positions_input
 from llmx.executor.torch.kernel import ABI, Kernel, Spec
-from llmx.executor.torch.pages import Pages, group_needs
-from llmx.executor.torch.rows import RequestRows, Rows
-from llmx.executor.torch.sampling import Drawing
-from llmx.executor.torch.slots import Slots
-from llmx.executor.torch.weights import Weights, WeightStore, weight_refs
+from llmx.executor.torch.pages import Pages
+from llmx.executor.torch.rows import Rows
+from llmx.executor.torch.weights import Weights, WeightStore
 from llmx.hooks.loader import load_target
 from llmx.hooks.types import DeviceCaps
 from llmx.kv.spec import GroupNeed, KVPlan

@@ -3,44 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 import torch
 
-from llmx.batch import KvOp
-from llmx.errors import PlatformError, ProgramError
-from llmx.executor.torch.rows import RequestRows, Rows
-from llmx.kv.spec import BLOCK_TOKENS, GroupNeed, KVPlan, KVSpec
-from llmx.program.ops import Model, State
+from llmx.errors import PlatformError
+from llmx.executor.page_shapes import page_moves, page_shapes
+from llmx.executor.slots import RequestRows
+from llmx.executor.torch.rows import Rows
+from llmx.kv.spec import KVPlan, KVSpec
 
-__all__ = ["PAGE_TYPES", "Pages", "StatePages", "group_needs"]
+__all__ = ["PAGE_TYPES", "Pages", "StatePages"]
 
 PAGE_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-
-
-def _shapes(spec: KVSpec) -> tuple[tuple[int, ...], ...]:
-    """What is kept per token (per request for kind "state"): one shape per tensor."""
-    if spec.kind == "state":
-        return spec.state
-    if spec.kind == "latent":
-        return ((spec.kv_heads * spec.head_dim,),)
-    if spec.kind in ("full", "sliding", "chunked"):
-        return ((spec.kv_heads, spec.head_dim), (spec.kv_heads, spec.v_head_dim))
-    raise ProgramError(f"the torch executor has no pages of kind {spec.kind!r}; it has full, sliding, chunked, latent and state")
-
-
-def group_needs(model: Model, page_type: str) -> list[GroupNeed]:
-    """One need per distinct KVSpec, in order of first use. Recurrent States are float32 whatever the pages are."""
-    groups: dict[KVSpec, list[State]] = {}
-    for state in model.states.values():
-        groups.setdefault(state.spec, []).append(state)
-    needs = []
-    for spec, states in groups.items():
-        tokens, dtype = (1, "f32") if spec.kind == "state" else (BLOCK_TOKENS, page_type)
-        size = sum(map(prod, _shapes(spec))) * PAGE_TYPES[dtype].itemsize * tokens * len(states)
-        needs.append(GroupNeed(spec, tuple(s.name for s in states), tokens, size, dtype, layer_major=True))
-    return needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +77,7 @@ class Pages:
             spec, tokens, dtype = group.need.spec, group.need.block_tokens, PAGE_TYPES[group.need.dtype]
             lead = (group.num_blocks,) if spec.kind == "state" else (group.num_blocks, tokens)
             made = [
-                StatePages(name, spec, index, tokens, tuple(torch.zeros((*lead, *shape), dtype=dtype, device=device) for shape in _shapes(spec)))
+                StatePages(name, spec, index, tokens, tuple(torch.zeros((*lead, *shape), dtype=dtype, device=device) for shape in page_shapes(spec)))
                 for name in group.need.states
             ]
             self._groups.append(made)
@@ -110,13 +85,6 @@ class Pages:
 
     def run(self, ops: np.ndarray, tables: list[np.ndarray]) -> None:
         """Carry out kv_ops in order. tables: per group the block tables [slots, blocks]. Raises PlatformError for a transfer."""
-        for op, group, src, dst in ops.tolist():
-            if op in (KvOp.LOAD, KvOp.STORE):
-                raise PlatformError(f"the torch executor has no transfer store: {KvOp(op).name} of group {group}")
-            if op == KvOp.STATE_COMMIT:  # src: which of the places 0..k is accepted, dst: the slot
-                src, dst = int(tables[group][dst, src]), int(tables[group][dst, 0])
-            blocks = self._blocks[group]
-            if not 0 < dst < blocks or not 0 <= src < blocks:
-                raise PlatformError(f"{KvOp(op).name} of group {group} names block {src} or {dst}; there are 1..{blocks - 1}, and block 0 is never written")
+        for group, src, dst in page_moves(ops, tables, self._blocks):
             for tensor in (t for state in self._groups[group] for t in state.tensors):
-                tensor[dst] = 0 if op == KvOp.ZERO else tensor[src]
+                tensor[dst] = 0 if src < 0 else tensor[src]

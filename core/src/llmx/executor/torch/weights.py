@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from llmx.program.ops import Op, WeightRef
+from llmx.executor.op_weights import dense
+from llmx.program.ops import WeightRef
 from llmx.weights.host_tensor import HostTensor, WeightSource
-from llmx.weights.quant import dequantize
 
-__all__ = ["WeightStore", "Weights", "weight_refs"]
+__all__ = ["WeightStore", "Weights"]
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class WeightStore:
 
     def dense(self, ref: WeightRef) -> torch.Tensor:
         """The values that the stored bytes mean, float32 on the device."""
-        return self.constant(ref, lambda: dequantize(self.source.get(ref)))
+        return self.constant(ref, lambda: dense(self.source.get(ref)))
 
     def constant(self, key: Hashable, make: Callable[[], np.ndarray]) -> torch.Tensor:
         """An array on the device, made once per key; a copy, so that the file may be closed."""
@@ -76,16 +76,3 @@ class Weights(Mapping[str, HostTensor]):
     def constant(self, key: Hashable, make: Callable[[], np.ndarray]) -> torch.Tensor:
         """A table on the device, made once per key and shared."""
         return self.store.constant(key, make)
-
-
-def weight_refs(ops: tuple[Op, ...]) -> dict[str, WeightRef]:
-    """Every weight of an op, or of a fused run of ops, under the keys of `Weights`."""
-    refs = {}
-    for number, op in enumerate(ops):
-        prefix = f"{number}:" if len(ops) > 1 else ""
-        for role, parts in op.weights.items():
-            for i, part in enumerate(parts):
-                refs[f"{prefix}{role}.{i}"] = part.weight
-                if part.bias is not None:
-                    refs[f"{prefix}{role}.{i}.bias"] = part.bias
-    return refs

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 
 import torch
 
+from llmx.executor.slots import RequestRows
 from llmx.executor.torch.kernel import Bound, Tensor, reference
 from llmx.executor.torch.kernels.basic import normalise
-from llmx.executor.torch.rows import RequestRows, Rows
+from llmx.executor.torch.rows import Rows
 from llmx.executor.torch.weights import Weights
 from llmx.program.attrs import AttentionAttrs, AttnSpec, MlaAttrs, MlaSpec, NormAttrs, PositionScaleAttrs, QkvAttrs, QkvSpec, RopeAttrs, RopeSpec
 from llmx.program.positions import alibi_slopes, position_scales, rope_table, section_rows

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 import torch
 import torch.nn.functional as F
 
+from llmx.executor.slots import RequestRows
 from llmx.executor.torch.kernel import Bound, Tensor, reference
-from llmx.executor.torch.rows import RequestRows, Rows
+from llmx.executor.torch.rows import Rows
 from llmx.program.attrs import RecurrentSpec
 
 __all__ = ["recurrent"]

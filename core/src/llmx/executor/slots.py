@@ -1,4 +1,4 @@
-"""Slots: what the executor keeps of each running request - token history, sampling row, block tables - changed only by Steps."""
+"""Slots: what an executor in Python keeps of each running request - token history, sampling row, block tables - changed only by Steps."""
 
 from __future__ import annotations
 
@@ -8,13 +8,38 @@ import numpy as np
 
 from llmx.batch import Joined, Step
 from llmx.errors import PlatformError
-from llmx.executor.torch.rows import RequestRows
 from llmx.kv.spec import KVPlan
 from llmx.sample.params_rows import SamplingRow
 
-__all__ = ["MAX_DRAFTS", "Slot", "Slots"]
+__all__ = ["MAX_DRAFTS", "RequestRows", "Slot", "Slots"]
 
 MAX_DRAFTS = 16  # per sample: a recurrent State has a place for each, beside the accepted one
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRows:
+    """The rows of one request: rows[first : first + q] are its tokens at positions start .. start + q - 1.
+
+    drafts: how many of them, at the end, are guesses. tables: per KV group the request's block table, i32.
+    """
+
+    slot: int
+    first: int
+    q: int
+    start: int
+    drafts: int
+    prompt_len: int
+    tables: tuple[np.ndarray, ...]
+
+    @property
+    def end(self) -> int:
+        """Tokens of the request once these rows are computed."""
+        return self.start + self.q
+
+    @property
+    def span(self) -> slice:
+        """Where its rows are among the step's."""
+        return slice(self.first, self.first + self.q)
 
 
 @dataclass(slots=True)

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from llmx.batch import PromptLogprobs, Status, Step, StepOutput, Want
 from llmx.executor.base import Late
 from llmx.executor.drawn import write_drawn
-from llmx.executor.torch.rows import RequestRows
-from llmx.executor.torch.slots import Slot, Slots
-from llmx.sample.reference import logprobs, sample
+from llmx.executor.slots import RequestRows, Slot, Slots
+from llmx.sample.reference import Sampled, logprobs, sample
 
-__all__ = ["Drawing"]
+__all__ = ["Drawing", "SampleRow"]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """One row that a token is drawn from. before: guesses of its sample that stand between its slot's history and it; dropped: nothing is drawn."""
+
+    head_row: int
+    slot: Slot
+    before: list[int]
+    mask: np.ndarray | None  # u32 [ceil(V / 32)]
+    dropped: bool
 
 
 class Drawing:
@@ -40,26 +51,42 @@ class Drawing:
             self._spans[row].append((span, at))
         self.out = _empty(step)
 
+    def rows(self) -> list[SampleRow]:
+        """What an executor must know to draw all rows at once, in the order of the samples' rows."""
+        found = []
+        for number, (row, index, at) in enumerate(self._sample_rows):
+            dropped = self._late.drop is not None and bool(self._late.drop[number])
+            found.append(SampleRow(row, self._owners[index], self._drafts(index)[:at], self._mask(number), dropped))
+        return found
+
+    def raw_rows(self) -> list[int]:
+        """Head rows, ascending, whose logits `block` must see even when tokens are drawn elsewhere: those that are scored, or give logprobs."""
+        wanted = {row for row, index, _ in self._sample_rows if self._step.want and self._step.want[index] is not None}
+        return sorted(wanted | self._spans.keys())
+
     def host_rows(self) -> np.ndarray:
         """i64 [rows]: the head row of every row of every sample, in order: what Late.host_logits gets."""
         return np.array([row for row, _, _ in self._sample_rows], np.int64)
 
-    def block(self, first: int, logits: np.ndarray, processed: np.ndarray | None = None) -> None:
-        """Head rows first .. first + len(logits) - 1, float32 [rows, V]. processed: of all sample rows what host_logits gave."""
+    def block(
+        self, first: int, logits: Sequence[np.ndarray] | np.ndarray, processed: np.ndarray | None = None, drawn: Sequence[Sampled] | None = None
+    ) -> None:
+        """Head rows first .. first + len(logits) - 1, float32 [rows, V]. processed: of all sample rows what host_logits gave.
+
+        drawn: of all sample rows, as `rows` has them, what the device drew; then logits may be empty but for those of `raw_rows`.
+        """
         for row, raw in enumerate(logits, start=first):
             for span, at in self._spans.get(row, ()):
                 self._score(span, at, row, raw)
             for sample_index, at, number in self._rows.get(row, ()):
-                self._draw(sample_index, at, number, raw if processed is None else processed[number])
+                self._draw(sample_index, at, number, raw if processed is None else processed[number], None if drawn is None else drawn[number])
 
-    def _draw(self, index: int, at: int, number: int, raw: np.ndarray) -> None:
+    def _draw(self, index: int, at: int, number: int, raw: np.ndarray, drawn: Sampled | None) -> None:
         late, owner, out = self._late, self._owners[index], self.out
         if not self._open[index] or (late.drop is not None and late.drop[number]):
             self._open[index] = False
             return
-        masked = late.mask is not None and not (late.open is not None and late.open[number])
-        mask = np.ascontiguousarray(late.mask[number]) if late.mask is not None and masked else None
-        drawn = sample(raw, owner.row, np.array(owner.history, np.int32), owner.prompt_len, mask)
+        drawn = drawn or sample(raw, owner.row, np.array(owner.history, np.int32), owner.prompt_len, self._mask(number))
         if drawn.status != Status.OK:
             self._open[index] = False
             if at == 0:  # behind a draft the next step meets it again, after the tokens before it went out
@@ -70,6 +97,12 @@ class Drawing:
         owner.history.append(drawn.token)
         drafts = self._drafts(index)
         self._open[index] = at < len(drafts) and drafts[at] == drawn.token
+
+    def _mask(self, number: int) -> np.ndarray | None:
+        """The mask of a sample row; None: every token may be drawn."""
+        late = self._late
+        masked = late.mask is not None and not (late.open is not None and late.open[number])
+        return np.ascontiguousarray(late.mask[number]) if late.mask is not None and masked else None
 
     def _drafts(self, index: int) -> list[int]:
         """The guesses that a sample verifies: the last rows of its request."""
