@@ -128,14 +128,15 @@ def test_drafts_are_counted(drafting: Api) -> None:
 
 
 def test_b104_a_grammar_beside_drafts() -> None:
-    """Requests with a grammar bring no drafts, those beside them do; all end as without."""
+    """A request with a grammar brings drafts, which may break it, and so do those beside it; all end as without."""
     tags = {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 3, "maxItems": 3}
     schema = {"type": "object", "properties": {"tags": tags}, "required": ["tags"]}
     asked = [
         SamplingParams(temperature=0.0, max_tokens=60, structured_outputs=StructuredOutputsParams(json=schema)),
         SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True),
     ]
-    prompts, answers = ["Three colours as JSON: red, red, red, red.\n", "delta " * 30], []
+    shown = 'Three colours as JSON: {"tags": ["red", "red", "blue"]}, {"tags": ["red", "red", "blue"]}.\n'
+    prompts, answers = [shown, "delta " * 30], []
     for spec in (None, NGRAM):
         with LLM(platform="cpu", threads=1, max_model_len=256, num_blocks=100, speculative_config=spec) as llm:
             if spec:
@@ -143,4 +144,4 @@ def test_b104_a_grammar_beside_drafts() -> None:
             answers.append([output.outputs[0] for output in llm.generate(prompts, asked)])
     assert [one.token_ids for one in answers[0]] == [one.token_ids for one in answers[1]]
     assert len(json.loads(answers[1][0].text)["tags"]) == 3 and answers[1][0].finish_reason == "stop"
-    assert answers[1][0].num_draft_tokens == 0 and answers[1][1].num_accepted_tokens > 10
+    assert answers[1][0].num_draft_tokens > answers[1][0].num_accepted_tokens > 4 and answers[1][1].num_accepted_tokens > 10

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pytest
 
 from llmx import LLM, SamplingParams, StructuredOutputsParams
 from llmx.engine.outputs import RequestOutput
-from llmx.sched.drafting import Drafting
+from tests.draft.script import follow
 from tests.hooks.vendor import install
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,30 +48,6 @@ PAIRS = list(itertools.combinations(FEATURES, 2))
 BASE = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
 PROMPT = "Here is a list of rivers and the seas they flow into, one per line, with a short remark on each of them:\n1. The Nile flows into"
 OTHER = [1000 + index % 300 for index in range(205)]  # 13 blocks; three steps later it needs a 14th
-
-
-class Script:
-    """A drafter that knows the answers: drafts follow the one that has been taken so far, every third of them wrong."""
-
-    def __init__(self, answers: list[list[int]]) -> None:
-        self.answers = answers
-
-    def begin(self, tokens: Sequence[int], *, private: bool) -> ScriptReader:
-        return ScriptReader(self, tokens)
-
-
-class ScriptReader:
-    def __init__(self, script: Script, tokens: Sequence[int]) -> None:
-        self._script, self._tokens = script, tokens
-
-    def propose(self, limit: int) -> tuple[list[int], int]:
-        have = list(self._tokens)
-        known = next((answer for answer in self._script.answers if answer[: len(have)] == have), [])
-        rest = known[len(have) : len(have) + limit] or have[-1:]
-        return [token + 1 if (len(have) + at) % 3 == 0 else token for at, token in enumerate(rest)], 4
-
-    def close(self) -> None:
-        pass
 
 
 def _llm(**options: Any) -> LLM:
@@ -186,26 +162,17 @@ def test_pair_equals_the_plain_result(
             _answers_equal_single_ones(plain, params, wanted)
     llm = _engine_for(engines, features)
     if "drafting" in features:
-        _draft(llm, plain_results[asked])
+        known = plain_results[asked]
+        follow(llm, [[*known.prompt_token_ids, *answer.token_ids] for answer in known.outputs])
     got = _run(llm, params, features)
     assert _facts(got) == _facts(plain_results[asked])
     if "drafting" in features:
-        _drafts_were_verified(got, features)
+        _drafts_were_verified(got)
 
 
-def _draft(llm: LLM, known: RequestOutput) -> None:
-    """Switch drafting on: every step of ours brings drafts."""
-    engine, answers = llm._engine, [[*known.prompt_token_ids, *answer.token_ids] for answer in known.outputs]
-    engine.scheduler.drafting = Drafting(Script(answers), 4, engine.kv)
-    engine.scheduler.drafting.fixed = True
-
-
-def _drafts_were_verified(got: RequestOutput, features: set[str]) -> None:
+def _drafts_were_verified(got: RequestOutput) -> None:
     for answer in got.outputs:
-        if features & {"grammar", "logits processors"}:
-            assert answer.num_draft_tokens == 0  # tokens are masked, or their logits changed, one by one: such a request brings no drafts
-        else:
-            assert answer.num_draft_tokens > answer.num_accepted_tokens > 4
+        assert answer.num_draft_tokens > answer.num_accepted_tokens > 4
 
 
 def _answers_equal_single_ones(plain: LLM, params: SamplingParams, got: RequestOutput) -> None:

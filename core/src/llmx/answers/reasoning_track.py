@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 from llmx.structured_params import ReasoningSpan
 
 __all__ = ["ReasoningTrack"]
@@ -22,6 +24,12 @@ class ReasoningTrack:
         self.text = b""
         self._begins: list[int] = []  # where in the text each of its tokens begins
         self.certain = 0  # tokens of the reasoning that are no part of the end marker, whatever follows
+
+    def fork(self) -> ReasoningTrack:
+        """Another one that stands where this one stands."""
+        other = copy(self)
+        other._begins = list(self._begins)
+        return other
 
     @property
     def tokens(self) -> int:

@@ -15,6 +15,9 @@ from llmx.structured.grammar import Backend, Matcher, mask_words
 
 __all__ = ["LateMasks"]
 
+_Row = tuple[Request, list[int]]  # whose a sample row is, and the drafts before it
+_Turn = tuple[int, Constraint, list[int]]  # a row, whose mask it gets, and the tokens that its matcher takes first
+
 
 class LateMasks:
     """One engine's masks. `begin` before the forward where all tokens are known by then, `late` before sampling, in the order of the steps."""
@@ -36,10 +39,10 @@ class LateMasks:
         late = begun.result() if begun is not None else self._fill(rows)
         assert late.drop is not None
         late.host_logits = host_logits(rows)
-        late.drop |= [request.finished for request in rows]
-        for request in rows:
+        late.drop |= [request.finished for request, _ in rows]
+        for request in scheduled.samples:
             if request.constraint is not None and request.constraint.done:
-                request.constraint = None  # from now on its steps wait for nothing, and may bring drafts
+                request.constraint = None  # from now on its steps wait for nothing
         return late
 
     def close(self) -> None:
@@ -47,20 +50,42 @@ class LateMasks:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def _fill(self, samples: list[Request]) -> Late:
-        """samples: whose each sample row is. A request with a grammar has one: it brings no drafts."""
-        mask = np.empty((len(samples), self._words), np.uint32)
-        shares: dict[int, tuple[Backend, list[tuple[int, Request, Constraint]]]] = {}
-        opened = np.ones(len(samples), np.bool_)
-        for row, request in enumerate(samples):
-            constraint = request.constraint
-            if constraint is not None and not constraint.open and not request.finished:
-                opened[row] = False
-                shares.setdefault(id(constraint.backend), (constraint.backend, []))[1].append((row, request, constraint))
-        drop = np.zeros(len(samples), np.bool_)
-        for backend, share in shares.values():
-            _fill_share(backend, share, mask, drop)
+    def _fill(self, rows: list[_Row]) -> Late:
+        """The masks in as many rounds as a sample has rows: first what the answers may go on with, then what they may behind each draft."""
+        mask = np.empty((len(rows), self._words), np.uint32)
+        opened, drop = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
+        ahead: dict[Request, Constraint | None] = {}
+        for depth in range(1 + max((len(drafts) for _, drafts in rows), default=0)):
+            shares: dict[int, tuple[Backend, list[_Turn]]] = {}
+            for row, (request, drafts) in enumerate(rows):
+                if len(drafts) != depth or request.constraint is None or request.constraint.open or request.finished:
+                    continue
+                turn = _behind(row, request, drafts, ahead) if drafts else (row, request.constraint, request.tokens[_known(request) :])
+                opened[row], drop[row] = False, turn is None
+                if turn is not None:
+                    shares.setdefault(id(turn[1].backend), (turn[1].backend, []))[1].append(turn)
+            for backend, share in shares.values():
+                _fill_share(backend, share, mask, drop)
         return Late(mask=mask, open=opened, drop=drop)
+
+
+def _known(request: Request) -> int:
+    """How many of the request's tokens its matcher has seen or need not see."""
+    return request.prompt_len + (request.constraint.taken if request.constraint is not None else 0)
+
+
+def _behind(row: int, request: Request, drafts: list[int], ahead: dict[Request, Constraint | None]) -> _Turn | None:
+    """What a row behind drafts takes part with, a round after the row before it; None: it cannot be known, and the row is dropped.
+
+    ahead: constraints that look over drafts, by their answers; added to.
+    """
+    if request not in ahead and request.constraint is not None:
+        try:
+            ahead[request] = request.constraint.fork()
+        except Exception:  # noqa: BLE001 - a foreign library may raise anything; the answer goes on without these drafts
+            ahead[request] = None
+    one = ahead[request]
+    return None if one is None else (row, one, drafts[-1:])
 
 
 def _matched(constraint: Constraint, new: list[int]) -> tuple[Matcher | None, list[int]]:
@@ -88,24 +113,26 @@ def _reason(constraint: Constraint, matcher: Matcher | None, row: np.ndarray) ->
     gate.open_start(row)
 
 
-def _rows(scheduled: Scheduled) -> list[Request]:
-    """Whose each sample row of the step is."""
-    counts = scheduled.step.samples[:, 2].tolist()
-    return [request for request, count in zip(scheduled.samples, counts, strict=True) for _ in range(count)]
+def _rows(scheduled: Scheduled) -> list[_Row]:
+    """Whose each sample row of the step is, and the drafts before it."""
+    step, rows = scheduled.step, []
+    for request, (_, first, count) in zip(scheduled.samples, step.samples.tolist(), strict=True):
+        drafts = step.tokens[step.head[first + 1 : first + count]].tolist() if count > 1 else []
+        rows += [(request, drafts[:at]) for at in range(count)]
+    return rows
 
 
-def _fill_share(backend: Backend, share: list[tuple[int, Request, Constraint]], mask: np.ndarray, drop: np.ndarray) -> None:
-    tokens = [request.tokens[request.prompt_len + constraint.taken :] for _, request, constraint in share]
+def _fill_share(backend: Backend, share: list[_Turn], mask: np.ndarray, drop: np.ndarray) -> None:
     try:
-        given = [_matched(constraint, new) for (_, _, constraint), new in zip(share, tokens, strict=True)]
+        given = [_matched(constraint, new) for _, constraint, new in share]
         live = [(matcher, ours, row) for (matcher, ours), (row, _, _) in zip(given, share, strict=True) if matcher is not None]
         backend.fill([one[0] for one in live], [one[1] for one in live], [one[2] for one in live], mask)
-        for (row, _, constraint), (matcher, _) in zip(share, given, strict=True):
+        for (row, constraint, _), (matcher, _) in zip(share, given, strict=True):
             _reason(constraint, matcher, mask[row])
     except Exception as error:  # noqa: BLE001 - a foreign library may raise anything; the engine and the others must live
-        for _, _, constraint in share:
+        for _, constraint, _ in share:
             constraint.error = f"the grammar backend {backend.name!r} failed: {type(error).__name__}: {error}"
-    for (row, _, constraint), new in zip(share, tokens, strict=True):
+    for row, constraint, new in share:
         constraint.taken += len(new)
         if constraint.matcher.error is not None and constraint.error is None:
             constraint.error = f"the grammar cannot go on: {constraint.matcher.error}"

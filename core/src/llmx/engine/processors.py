@@ -69,16 +69,23 @@ class Processors:
         return made
 
 
-def host_logits(rows: Sequence[Request]) -> Callable[[np.ndarray], np.ndarray] | None:
-    """What a late step's logits go through on their way to sampling; None where no answer in it has processors. rows: whose each sample row is."""
-    wanted = [(row, one, one.constraint) for row, one in enumerate(rows) if one.constraint is not None and one.constraint.processing and not one.finished]
+def host_logits(rows: Sequence[tuple[Request, list[int]]]) -> Callable[[np.ndarray], np.ndarray] | None:
+    """What a late step's logits go through on their way to sampling; None where no answer in it has processors.
+
+    rows: whose each sample row is, and the drafts before it.
+    """
+    wanted = [
+        (row, one, drafts, one.constraint)
+        for row, (one, drafts) in enumerate(rows)
+        if one.constraint is not None and one.constraint.processing and not one.finished
+    ]
     if not wanted:
         return None
 
     def run(logits: np.ndarray) -> np.ndarray:
-        for row, request, constraint in wanted:
+        for row, request, drafts, constraint in wanted:
             assert constraint.processing is not None
-            logits[row] = constraint.processing.run(request.tokens, request.prompt_len, logits[row].copy())
+            logits[row] = constraint.processing.run(request.tokens, request.prompt_len, logits[row].copy(), drafts)
             constraint.error = constraint.error or constraint.processing.error
         return logits
 

@@ -22,17 +22,25 @@ class Processing:
         self._known = 0
         self.error: str | None = None
 
-    def run(self, tokens: Sequence[int], prompt_len: int, logits: np.ndarray) -> np.ndarray:
-        """f32 [V]: the logits that are drawn from; all -inf when a processor failed. tokens: of prompt and answer; they only grow."""
-        history = self._history(tokens)
+    def run(self, tokens: Sequence[int], prompt_len: int, logits: np.ndarray, drafts: Sequence[int] = ()) -> np.ndarray:
+        """f32 [V]: the logits that are drawn from; all -inf when a processor failed. tokens: of prompt and answer; they only grow.
+
+        drafts: guesses that stand before this row. A failure behind them is not the answer's: should they be right, the row comes again without them.
+        """
+        history, error = self._history(tokens), self.error
+        if drafts:
+            history = np.array([*history, *drafts], np.int32)
+            history.flags.writeable = False
         for name, processor in self._steps:
-            if self.error is None:
+            if error is None:
                 try:
                     given = processor(history, prompt_len, logits)
                     logits = _checked(logits if given is None else given, len(logits))
-                except Exception as error:  # noqa: BLE001 - a plugin may raise anything; only its own answer may suffer
-                    self.error = f"the logits processor {name!r} failed: {type(error).__name__}: {error}"
-        return logits if self.error is None else np.full_like(logits, -np.inf, dtype=np.float32)
+                except Exception as failure:  # noqa: BLE001 - a plugin may raise anything; only its own answer may suffer
+                    error = f"the logits processor {name!r} failed: {type(failure).__name__}: {failure}"
+        if not drafts:
+            self.error = error
+        return logits if error is None else np.full_like(logits, -np.inf, dtype=np.float32)
 
     def _history(self, tokens: Sequence[int]) -> np.ndarray:
         """All tokens as an array that nobody can write to; only new ones are copied."""

@@ -61,7 +61,7 @@ class Drafting:
         """Those that may go ahead of a step in flight: a request waits while its drafts, or the token that its next guess needs, are not known."""
         if not self.enabled:
             return [request for request in decoding if not request.num_pending or not self._is_flying(request)]
-        return [request for request in decoding if not request.num_pending or request.constraint is not None]
+        return [request for request in decoding if not request.num_pending or not _guesses(request)]
 
     def _is_flying(self, request: Request) -> bool:
         track = self._tracks.get(request)
@@ -104,7 +104,7 @@ class Drafting:
     def _offer(self, request: Request) -> _Offer | None:
         """A guess for the request, without what cannot be accepted: past its longest answer, or from a stop token on."""
         limit = min(self._num_tokens, request.max_new - request.num_generated - 1)
-        if limit <= 0 or request.num_pending or request.constraint is not None:
+        if limit <= 0 or request.num_pending or not _guesses(request):
             return None
         track = self._tracks.get(request)
         if track is None:
@@ -145,3 +145,8 @@ class Drafting:
         track = self._tracks.pop(request, None)
         if track is not None:
             track.proposer.close()
+
+
+def _guesses(request: Request) -> bool:
+    """Whether the request may bring drafts: the masks behind them can be known."""
+    return request.constraint is None or request.constraint.forks

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,16 @@ class Constraint:
     gate: ReasoningGate | None = None  # what keeps the grammar off the reasoning, and ends it
     free: bool = False  # there is no grammar, or none behind the reasoning
     processing: Processing | None = None  # what changes the logits first
+
+    @property
+    def forks(self) -> bool:
+        """It can look ahead over drafts."""
+        return hasattr(self.matcher, "fork")
+
+    def fork(self) -> Constraint:
+        """Another one that stands where this one stands, for masks only. Needs `forks`."""
+        matcher: Any = self.matcher
+        return replace(self, matcher=matcher.fork(), gate=None if self.gate is None else self.gate.fork(), processing=None)
 
     @property
     def done(self) -> bool:

@@ -26,6 +26,10 @@ class Free:
         """Itself."""
         return self
 
+    def fork(self) -> Free:
+        """Itself."""
+        return self
+
     def fill(self, matchers: Sequence[Any], tokens: Sequence[Sequence[int]], rows: Sequence[int], mask: np.ndarray) -> None:
         """Allow every token in each of the rows."""
         mask[list(rows)] = 0xFFFFFFFF

@@ -45,7 +45,11 @@ class TokenTable:
 
 
 class Matcher(Protocol):
-    """One answer's place in a grammar. Only its backend looks inside."""
+    """One answer's place in a grammar. Only its backend looks inside.
+
+    A matcher may also have `fork() -> Matcher`: another one that stands where it stands and goes its own way, in microseconds. It looks ahead over
+    drafts; an answer whose matcher has none brings no drafts.
+    """
 
     @property
     def error(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 
@@ -74,6 +75,12 @@ class ReasoningGate:
         self._markers, self._eos_ids, self._budget = markers, eos_ids, span.budget
         self._track = ReasoningTrack(span)
         self.held: list[int] = []  # tokens while undecided
+
+    def fork(self) -> ReasoningGate:
+        """Another one that stands where this one stands."""
+        other = copy(self)
+        other._track, other.held = self._track.fork(), list(self.held)
+        return other
 
     @property
     def undecided(self) -> bool:

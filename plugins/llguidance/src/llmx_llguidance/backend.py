@@ -48,6 +48,9 @@ class _Matcher:
         self.inner = inner
         self.error: str | None = None
 
+    def fork(self) -> _Matcher:
+        return _Matcher(self.inner.deep_copy())
+
 
 class _Compiled:
     """A matcher at the beginning, to be copied."""

@@ -28,6 +28,9 @@ class _Matcher:
         self.inner = inner
         self.error: str | None = None
 
+    def fork(self) -> _Matcher:
+        return _Matcher(self.inner.fork())
+
 
 class _Compiled:
     """A compiled grammar."""
