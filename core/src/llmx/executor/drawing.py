@@ -14,7 +14,7 @@ from llmx.executor.drawn import write_drawn
 from llmx.executor.slots import RequestRows, Slot, Slots
 from llmx.sample.reference import Sampled, logprobs, sample
 
-__all__ = ["Drawing", "SampleRow"]
+__all__ = ["Drawing", "SampleRow", "Sampled"]
 
 
 @dataclass(frozen=True, slots=True)

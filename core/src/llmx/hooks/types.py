@@ -48,12 +48,16 @@ class PlatformInfo:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What a probe found. `why` is one readable line, also when nothing was found; the highest score is chosen."""
+    """What a probe found. `why` is one readable line, also when nothing was found; the highest score is chosen.
+
+    named: without a device it can be chosen all the same, by its name alone.
+    """
 
     present: bool
     count: int = 0
     score: int = 50
     why: str = ""
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,7 @@ class Resolution:
     rejected: tuple[tuple[str, str, str], ...] = ()
     forced: bool = False
     reference: bool = False
+    tags: tuple[str, ...] = ()  # of the ImplDef, in order
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def _named(by_name: dict[str, ProbeResult], wanted: str) -> Selection:
         raise PlatformError(f"platform {wanted!r} is not installed (installed: {', '.join(sorted(by_name)) or 'none'}): {remedy}")
     if probe.error:
         raise PlatformError(f"the probe of platform {wanted!r} ({probe.dist}) failed:\n{probe.error}")
-    if probe.detection is None or not probe.detection.present:
+    if probe.detection is None or not (probe.detection.present or probe.detection.named):
         raise PlatformError(f"platform {wanted!r} was asked for but is not present: {_why(probe)}")
     return Selection(wanted, f"named by the user: {_why(probe)}", _others(by_name, wanted))
 
