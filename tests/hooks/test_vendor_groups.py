@@ -122,16 +122,20 @@ def linear_ok(spec):
 '''
 
 
-@pytest.fixture
-def omega(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def _install_omega(folder: Path, monkeypatch: pytest.MonkeyPatch, plugin: str = OMEGA) -> None:
     files = {
         "omega_llmx/__init__.py": "",
         "omega_llmx/probe.py": PROBE.format(present=True, score=1, why="1 omega"),
-        "omega_llmx/plugin.py": OMEGA,
+        "omega_llmx/plugin.py": plugin,
         "omega_llmx/kernels.py": OMEGA_KERNELS,
     }
     entry = "[llmx.probes]\nomega = omega_llmx.probe:detect\n[llmx.platforms]\nomega = omega_llmx.plugin\n"
-    install(tmp_path, monkeypatch, "llmx-platform-omega", files, entry)
+    install(folder, monkeypatch, "llmx-platform-omega", files, entry)
+
+
+@pytest.fixture
+def omega(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    _install_omega(tmp_path, monkeypatch)
     subject = Subject("omega")
     yield subject
     subject.close()
@@ -189,6 +193,54 @@ def test_group_d_the_executor_owns_the_geometry_of_its_pages(tmp_path: Path, mon
         assert llm.info.kv_tokens == 299 * 32 and llm.info.kv_bytes == 300 * 512
         (output,) = llm.generate("a b c d", SamplingParams(temperature=0.0, max_tokens=70, ignore_eos=True))
         assert len(output.outputs[0].token_ids) == 70  # over the edge of two blocks
+
+
+GRAPHS = """
+
+class Graphs:
+    limits = GraphLimits(alignment=4, max_graphs=12)
+
+    def __init__(self):
+        self.captured, self.replayed, self.inner = 0, 0, graphs_for("cpu")
+
+    def capture(self, run):
+        self.captured, replay = self.captured + 1, self.inner.capture(run)
+
+        def counted():
+            self.replayed += 1
+            replay()
+
+        return counted
+
+    def close(self):
+        pass
+
+
+GRAPHS = Graphs()
+
+
+@hookimpl
+def llmx_graph_backend(config, caps):
+    return GRAPHS
+"""
+
+
+def test_group_c_graphs_are_recorded_by_the_vendors_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes are multiples of four and as many as twelve graphs allow; a step then replays, and calls no kernel of a recorded run."""
+    head = "from llmx.executor.torch.graphs import graphs_for\nfrom llmx.hooks import GraphLimits\n"
+    tagged = OMEGA.replace("priority=80, req", 'tags=frozenset({"graph_safe"} if kind == "act_mul" else ()), priority=80, req')
+    tagged = tagged.replace("priority=80, supp", 'tags=frozenset({"graph_safe"}), priority=80, supp')
+    _install_omega(tmp_path, monkeypatch, head + tagged + GRAPHS)
+    wanted = _tokens(Subject("torch").driver())
+    subject = Subject("omega")
+    driver = subject.driver()
+    from omega_llmx.plugin import GRAPHS as graphs  # type: ignore[import-not-found]
+
+    assert sorted(driver.executor._buckets._buckets) == [8, 16, 32, 64] and graphs.captured == 12  # three runs around two layers' attention
+    before = _calls()["act_mul"]
+    assert _tokens(driver) == wanted
+    assert _calls()["act_mul"] == before and graphs.replayed == 3 * 3
+    subject.close()
 
 
 WATCH = """

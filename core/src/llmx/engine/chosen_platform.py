@@ -12,6 +12,7 @@ from llmx.config import Change, EngineConfig
 from llmx.errors import ConfigError, PlatformError
 from llmx.executor.base import Executor
 from llmx.executor.bundle import ModelBundle
+from llmx.hooks.devices import DeviceParts
 from llmx.hooks.types import DeviceCaps, ImplDef
 from llmx.platform.caps import check_caps
 from llmx.platform.kernels import KernelResolver
@@ -55,7 +56,8 @@ class ChosenPlatform:
         if executor is not None:
             return executor, []
         device = self._required(hook.llmx_device_runtime(config=config, caps=caps), "llmx_executor (or llmx_device_runtime)")
-        return torch_executor(config, caps, bundle, device), reference_kernels()
+        parts = DeviceParts(graphs=hook.llmx_graph_backend(config=config, caps=caps))
+        return torch_executor(config, caps, bundle, device, parts), reference_kernels()
 
     def kernels(self, config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:
         """Every implementation that is offered for its ops, by the platform and by kernel providers."""

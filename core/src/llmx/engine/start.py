@@ -28,7 +28,7 @@ from llmx.engine.processors import processors_from
 from llmx.engine.step_watch import watch_steps
 from llmx.engine.warm_up import measure
 from llmx.errors import ConfigError, PlatformError
-from llmx.executor.base import Executor, Progress
+from llmx.executor.base import Control, Executor, Progress
 from llmx.hooks.loader import PluginLoader
 from llmx.hooks.types import DeviceCaps, LogitsModel
 from llmx.kv.groups import blocks_for
@@ -144,7 +144,7 @@ def _check_weights(ready: Prepared) -> None:
 
 
 def _size_kv(config: EngineConfig, executor: Executor, max_model_len: int, *, on_host: bool) -> KVPlan:
-    free = spare_bytes()
+    free = spare_bytes() if on_host else _device_bytes(executor)
     plan = size_kv(config.cache, executor, max_model_len, free)
     if on_host and plan.total_bytes > free:
         raise ConfigError(
@@ -159,6 +159,13 @@ def _info(ready: Prepared, kv_plan: KVPlan, load_s: float, step_s: float) -> Eng
     summary, limits = ready.loaded.summary, ready.executor.limits
     full = min((group.num_blocks - 1) // max(blocks_for(group.need, summary.max_model_len, limits.max_tokens), 1) for group in kv_plan.groups)
     tokens = min((group.num_blocks - 1) * group.need.block_tokens for group in kv_plan.groups)
+def _device_bytes(executor: Executor) -> int:
+    """Free memory of a device that has its own, now that the weights are there; the host's where the executor cannot tell."""
+    reply = executor.control(Control("stats"))
+    free = reply.value.get("free_bytes") if reply.ok and isinstance(reply.value, dict) else None
+    return spare_bytes() if free is None else int(free)
+
+
     dtype, kv_dtype = value_dtypes(ready.config)
     quants = sorted({str(ref.quant) for ref in ready.loaded.bundle.model.weights().values() if len(ref.shape) > 1})
     return EngineInfo(

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from llmx.errors import PlatformError
 from llmx.program.ops import Dim, Op, Program, Value
 
-__all__ = ["BoundOps", "BoundProgram", "Sizes", "kinds_using"]
+__all__ = ["BoundOps", "BoundProgram", "Sizes", "Values", "kinds_using"]
 
 Tensor = Any  # an array of the executor's library, with a `shape`
 Call = Callable[..., Any]  # (rows, *inputs) -> Tensor | tuple[Tensor, ...]
@@ -28,24 +28,30 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BoundOps:
-    """One op, or a fused run of ops. ins: ids of what goes in, None where an optional input is absent; outs: what comes out."""
+    """One op, or a fused run of ops. ins: ids of what goes in, None where an optional input is absent; outs: what comes out.
+
+    graph_safe: the kernel can be recorded in a graph. paged: it reads or writes pages.
+    """
 
     name: str
     call: Call
     ins: tuple[int | None, ...]
     outs: tuple[Value, ...]
+    graph_safe: bool = False
+    paged: bool = False
 
     @classmethod
-    def of(cls, program: Program, first: int, count: int, call: Call, provider: str) -> BoundOps:
+    def of(cls, program: Program, first: int, count: int, call: Call, provider: str, graph_safe: bool = False) -> BoundOps:
         """ops[first : first + count] of a Program, computed by one call."""
         ops = program.ops[first : first + count]
         name = f"{'+'.join(op.kind for op in ops)} in {ops[0].region} by {provider}"
+        paged = any(op.states for op in ops)
         if count == 1:
-            return cls(name, call, tuple(None if v is None else v.id for v in ops[0].ins), ops[0].outs)
+            return cls(name, call, tuple(None if v is None else v.id for v in ops[0].ins), ops[0].outs, graph_safe, paged)
         inside = {v.id for op in ops for v in op.outs}
         ins = dict.fromkeys(v.id for op in ops for v in op.ins if v is not None and v.id not in inside)
         used = {v.id for op in program.ops[first + count :] for v in op.ins if v is not None}
-        return cls(name, call, tuple(ins), tuple(v for op in ops for v in op.outs if v.id in used))
+        return cls(name, call, tuple(ins), tuple(v for op in ops for v in op.outs if v.id in used), graph_safe, paged)
 
     def run(self, rows: Sizes, values: Values) -> None:
         """Compute, check the shapes against what the Program says, and keep the results in `values`."""
@@ -61,23 +67,26 @@ class BoundOps:
 
 
 class BoundProgram:
-    """A Program in two parts: what all rows need, run once, and what depends on the input `head`, run for a block of head rows."""
+    """A Program in two parts: what all rows need, run once, and what depends on the input `head`, run for a block of head rows.
+
+    body_ops: the first part. needed: ids of the values that head rows and results read.
+    """
 
     def __init__(self, program: Program, bound: Iterable[BoundOps]) -> None:
         self._inputs = {name: value.id for name, value in program.inputs.items()}
         self._results = {name: value.id for name, value in program.outputs().items()}
         head = {self._inputs["head"]} if "head" in self._inputs else set()
-        self._body: list[BoundOps] = []
+        self.body_ops: list[BoundOps] = []
         self._head: list[BoundOps] = []
         for one in bound:
             if head & {i for i in one.ins if i is not None}:
                 head |= {value.id for value in one.outs}
                 self._head.append(one)
             else:
-                self._body.append(one)
+                self.body_ops.append(one)
         self._late = head
-        needed = {i for one in self._head for i in one.ins if i is not None} | set(self._results.values())
-        self._free = _last_uses(self._body, needed)
+        self.needed = {i for one in self._head for i in one.ins if i is not None} | set(self._results.values())
+        self._free = _last_uses(self.body_ops, self.needed)
 
     def body(self, rows: Sizes, inputs: Mapping[str, Tensor]) -> Values:
         """The values that head rows and results need. Raises PlatformError for an input that the executor cannot give."""
@@ -85,7 +94,7 @@ class BoundProgram:
         if missing:
             raise PlatformError(f"the Program reads {', '.join(missing)}; the executor gives {', '.join(sorted(inputs))} and head")
         values = {self._inputs[name]: tensor for name, tensor in inputs.items() if name in self._inputs}
-        for one, free in zip(self._body, self._free, strict=True):
+        for one, free in zip(self.body_ops, self._free, strict=True):
             one.run(rows, values)
             for value in free:
                 values.pop(value, None)

@@ -3,6 +3,7 @@
 A plugin needs `hookimpl` and the types; both can be imported from here.
 """
 
+from llmx.hooks.devices import GraphBackend, GraphLimits
 from llmx.hooks.records import (
     GenerationRecord,
     RequestObserver,
@@ -43,6 +44,8 @@ __all__ = [
     "DrafterDef",
     "EnvVar",
     "GenerationRecord",
+    "GraphBackend",
+    "GraphLimits",
     "HookSpecs",
     "ImplDef",
     "LogitsModel",

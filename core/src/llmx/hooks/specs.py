@@ -15,6 +15,7 @@ import pluggy
 from llmx.answers.reasoning_formats import ReasoningFormat
 from llmx.answers.tool_formats import ToolFormat
 from llmx.config import EngineConfig
+from llmx.hooks.devices import GraphBackend
 from llmx.hooks.records import RequestObserver, StatLogger, StepObserver
 from llmx.hooks.routes import RouteDef
 from llmx.hooks.types import (
@@ -75,6 +76,10 @@ class HookSpecs:
     @hookspec
     def llmx_op_kernels(self, config: EngineConfig, caps: DeviceCaps) -> Iterable[ImplDef]:  # type: ignore[empty-body]
         """[*] E, at start. Implementations of all other op kinds."""
+
+    @hookspec(firstresult=True)
+    def llmx_graph_backend(self, config: EngineConfig, caps: DeviceCaps) -> GraphBackend | None:
+        """[1] E, at start, beside llmx_device_runtime. What records runs of ops as graphs; None: every op is called in every step."""
 
     @hookspec
     def llmx_config_defaults(self, config: EngineConfig, caps: DeviceCaps) -> Iterable[ConfigPatch]:  # type: ignore[empty-body]

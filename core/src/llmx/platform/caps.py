@@ -22,6 +22,7 @@ CAPABILITIES: frozenset[str] = frozenset(
         "graph.piecewise",
         "host.mapped",  # device reads host memory directly
         "host.unified",  # device memory is host memory
+        "kernels.tiles",  # kernels that are written as tile programs in Python can be compiled for it, or interpreted
         "numpy.ops",  # float32 views of values can be handed to numpy kernels
         "streams",
     }

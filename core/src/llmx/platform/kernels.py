@@ -98,7 +98,8 @@ class KernelResolver:
             reasons = "; ".join(f"{provider}: {stage}: {why}" for provider, stage, why in rejected) or "nobody offers this kind"
             raise PlatformError(f"{what} has no usable implementation{' although it was forced' if forced else ''}: {reasons}")
         covered_text = " + ".join(str(spec) for spec in specs[first : first + len(chosen.kinds)])
-        return Resolution(chosen.kinds, covered_text, chosen.provider, chosen.target, chosen.abi, tuple(rejected), forced, chosen.priority == 0)
+        tags = tuple(sorted(chosen.tags))
+        return Resolution(chosen.kinds, covered_text, chosen.provider, chosen.target, chosen.abi, tuple(rejected), forced, chosen.priority == 0, tags)
 
     def _candidates(self, kind: str, ops: Sequence[Op], first: int) -> list[ImplDef]:
         order = self._orders.get(kind, ())

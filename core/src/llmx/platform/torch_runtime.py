@@ -11,6 +11,7 @@ from llmx.config import EngineConfig
 from llmx.errors import PlatformError
 from llmx.executor.base import Executor
 from llmx.executor.bundle import ModelBundle
+from llmx.hooks.devices import NO_PARTS, DeviceParts
 from llmx.hooks.loader import load_target
 from llmx.hooks.types import DeviceCaps, ImplDef
 from llmx.platform.plan import OpSpec
@@ -34,6 +35,7 @@ _TARGETS: dict[str, str] = {
     "moe_experts": "moe:moe_experts",
     "recurrent": "recurrent:recurrent",
 }
+_HOST = ("pool", "kv_write", "attention", "mla", "moe_route", "moe_experts", "recurrent")  # look at requests, or at values, on the host
 _CHECKED = ("attention", "mla", "recurrent")  # kinds that have a function below
 
 
@@ -47,9 +49,9 @@ def load_torch(target: str) -> Any:
         raise PlatformError(f"this platform runs on torch, which is not installed: {INSTALL_TORCH}") from error
 
 
-def torch_executor(config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle, device: str) -> Executor:
-    """Core's torch executor on a torch device ("cpu", or whatever torch calls it)."""
-    executor: Executor = load_torch("executor:TorchExecutor")(config, caps, bundle, device)
+def torch_executor(config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle, device: str, parts: DeviceParts = NO_PARTS) -> Executor:
+    """Core's torch executor on a torch device ("cpu", or whatever torch calls it). parts: what else the platform gives."""
+    executor: Executor = load_torch("executor:TorchExecutor")(config, caps, bundle, device, parts)
     return executor
 
 
@@ -62,7 +64,7 @@ def reference_kernels() -> list[ImplDef]:
             "torch/1",
             f"{_ROOT}.kernels.{target}",
             priority=0,
-            tags=frozenset({"deterministic"}),
+            tags=frozenset({"deterministic"} if kind in _HOST else {"deterministic", "graph_safe"}),
             supports=f"{__name__}:{kind}" if kind in _CHECKED else None,
         )
         for kind, target in _TARGETS.items()

@@ -12,20 +12,22 @@ from dataclasses import dataclass, field
 import torch
 
 from llmx.errors import PlatformError
-from llmx.executor.torch.interpreter import BoundOps, Values
+from llmx.executor.base import Limits, Progress
+from llmx.executor.bound import BoundOps, BoundProgram, Values
 from llmx.executor.torch.layout import RowLayout
 from llmx.executor.torch.rows import Rows
 from llmx.hooks.devices import GraphBackend, GraphLimits
 from llmx.program.ops import Program, Sym, Value
 
-__all__ = ["Buckets", "bucket_sizes"]
+__all__ = ["Buckets", "bucket_sizes", "make_buckets"]
 
 _LARGEST = 512  # rows: above it the device is busy enough without graphs
 
 
 def bucket_sizes(max_requests: int, max_tokens: int, limits: GraphLimits, runs: int) -> tuple[int, ...]:
     """Powers of two up to one step of all requests, aligned, at most as many as `limits` allows graphs for; the small ones go first."""
-    top, sizes, size = min(max_requests, max_tokens, _LARGEST), [], 1
+    sizes: list[int] = []
+    top, size = min(max_requests, max_tokens, _LARGEST), 1
     while not sizes or sizes[-1] < top:
         aligned = -(-size // limits.alignment) * limits.alignment
         if aligned > max_tokens:
@@ -71,9 +73,11 @@ class Buckets:
         self.stats = {"graphs": 0, "replays": 0, "padded_rows": 0}
         self.runs = sum(run.captured for run in self._runs)
 
-    def capture(self, sizes: Sequence[int], requests: int, blocks: Sequence[int], block_tokens: Sequence[int], device: torch.device) -> None:
+    def capture(
+        self, sizes: Sequence[int], requests: int, blocks: Sequence[int], block_tokens: Sequence[int], device: torch.device, progress: Callable[[float], None]
+    ) -> None:
         """Record every size, the largest first. Raises PlatformError when the device cannot record a run."""
-        for size in sorted(sizes, reverse=True):
+        for done, size in enumerate(sorted(sizes, reverse=True)):
             layout = RowLayout.empty(size, min(size, requests), blocks, device)
             rows = Rows((), device, {"T": size, "N": len(layout.lengths), "R": 0}, tuple(block_tokens), layout)
             bucket = _Bucket(rows, {value.id: _room(value, rows) for name, value in self._program.inputs.items() if name != "head"})
@@ -84,6 +88,7 @@ class Buckets:
                     continue
                 bucket.replays.append(self._record(run, bucket))
             self._buckets[size] = bucket
+            progress((done + 1) / len(sizes))
 
     def _record(self, run: _Run, bucket: _Bucket) -> Callable[[], None]:
         given = {i: bucket.values[i] for i in run.ins}
@@ -139,6 +144,25 @@ class Buckets:
         """Forget all graphs."""
         self._buckets = {}
         self._backend.close()
+
+
+def make_buckets(
+    program: Program,
+    bound: BoundProgram,
+    backend: GraphBackend,
+    limits: Limits,
+    blocks: Sequence[int],
+    block_tokens: Sequence[int],
+    device: torch.device,
+    progress: Progress,
+) -> tuple[Buckets | None, str]:
+    """(captured buckets, ""), or (None, why there are none). blocks, block_tokens: per KV group the length of a block table, and tokens of a block."""
+    buckets = Buckets(program, bound.body_ops, bound.needed, backend)
+    sizes = bucket_sizes(limits.max_requests, limits.max_tokens, backend.limits, buckets.runs)
+    if buckets.why_not or not buckets.runs or not sizes:
+        return None, buckets.why_not or ("no kernel is graph_safe" if not buckets.runs else "the backend takes fewer graphs than one step needs")
+    buckets.capture(sizes, limits.max_requests, blocks, block_tokens, device, lambda part: progress("graphs", part))
+    return buckets, ""
 
 
 def _room(value: Value, rows: Rows) -> torch.Tensor:

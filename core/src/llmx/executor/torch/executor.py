@@ -19,12 +19,14 @@ from llmx.executor.drawing import Drawing
 from llmx.executor.op_weights import weight_refs
 from llmx.executor.page_shapes import group_needs
 from llmx.executor.slots import RequestRows, Slots
-from llmx.executor.torch.device import open_device
+from llmx.executor.torch.buckets import Buckets, make_buckets
+from llmx.executor.torch.device import free_bytes, open_device
 from llmx.executor.torch.interpreter import as_index, positions_input
 from llmx.executor.torch.kernel import ABI, Kernel, Spec
 from llmx.executor.torch.pages import Pages
 from llmx.executor.torch.rows import Rows
 from llmx.executor.torch.weights import Weights, WeightStore
+from llmx.hooks.devices import NO_PARTS, DeviceParts
 from llmx.hooks.loader import load_target
 from llmx.hooks.types import DeviceCaps
 from llmx.kv.spec import GroupNeed, KVPlan
@@ -63,13 +65,15 @@ class _Flight:
 class TorchExecutor:
     """Runs a Model's main Program on one torch device. Built without weights; `load` packs them, `kv_allocate` binds the ops."""
 
-    def __init__(self, config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle, device: str) -> None:
+    def __init__(self, config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle, device: str, parts: DeviceParts = NO_PARTS) -> None:
         self._page_type = config.page_type
         if self._page_type == "i8":
             raise ConfigError("kv_cache_dtype is int8, but the torch executor has pages of float32 and bfloat16: give one of these", field="kv_cache_dtype")
-        self._bundle, self._device = bundle, open_device(device)
+        self._bundle, self._device, self._parts = bundle, open_device(device), parts
         self._packed: list[_Packed] = []
         self._bound: BoundProgram | None = None
+        self._buckets: Buckets | None = None
+        self._block_tokens: tuple[int, ...] = ()
         self._pages: Pages | None = None
         self._slots: Slots | None = None
         self._flight: _Flight | None = None
@@ -122,11 +126,20 @@ class TorchExecutor:
         for one in self._packed:
             call = one.kernel.bind(one.spec, one.weights, tuple(states[name] for name in one.states))
             found = one.choice.resolution
-            bound.append(BoundOps.of(main, one.choice.first, len(found.kinds), call, found.provider))
+            bound.append(BoundOps.of(main, one.choice.first, len(found.kinds), call, found.provider, "graph_safe" in found.tags))
         self._bound = BoundProgram(main, bound)
+        self._block_tokens = tuple(group.need.block_tokens for group in plan.groups)
 
+    @torch.inference_mode()
     def warm_up(self, progress: Progress) -> None:
-        """Nothing is compiled."""
+        """Record the graphs of small steps, where the platform has graphs; nothing is recorded after."""
+        slots, _ = self._ready()
+        if self._parts.graphs is not None and self._bound is not None:
+            blocks = [table.shape[1] for table in slots.tables]
+            self._buckets, why = make_buckets(
+                self._bundle.model.programs["main"], self._bound, self._parts.graphs, self.limits, blocks, self._block_tokens, self._device, progress
+            )
+            self._stats |= {"graphs_off": why} if why else {}
         progress("warm up", 1.0)
 
     # -- one step ------------------------------------------------------------------------------------------------------
@@ -144,7 +157,7 @@ class TorchExecutor:
         pages.run(step.kv_ops, slots.tables)
         began = perf_counter_ns()
         requests = slots.requests(step)
-        rows = Rows(requests, self._device, {"T": step.num_tokens, "N": step.num_requests, "R": len(step.head)})
+        rows = Rows(requests, self._device, {"T": step.num_tokens, "N": step.num_requests, "R": len(step.head)}, self._block_tokens)
         self._flight = flight = _Flight(step, requests, rows, self._forward(step, rows, slots), 0)
         flight.forward_ns = perf_counter_ns() - began
         if not step.late:
@@ -160,7 +173,9 @@ class TorchExecutor:
         positions = positions_input(self._bundle.model.programs["main"], rows.positions())
         types = step.token_types if step.token_types.size else np.zeros(step.num_tokens, np.int32)
         ids = as_index(slots.tokens(step, self._bundle.vocab_size), self._device)
-        return self._bound.body(rows, {"ids": ids, "positions": positions, "token_types": as_index(types, self._device)})
+        inputs = {"ids": ids, "positions": positions, "token_types": as_index(types, self._device)}
+        size = None if self._buckets is None else self._buckets.size_for(step.num_tokens, step.num_requests)
+        return self._bound.body(rows, inputs) if self._buckets is None or size is None else self._buckets.run(size, rows, inputs)
 
     def release(self, ticket: Ticket, late: Late) -> None:
         """Sample a late step under its masks; host_logits gets and gives the rows of all samples, in their order."""
@@ -220,7 +235,8 @@ class TorchExecutor:
         """`stats` answers; anything else is refused by name."""
         if cmd.kind != "stats":
             return Reply(False, error=f"the torch executor does not know the control {cmd.kind!r}")
-        return Reply(True, {**self._stats, "slots": len(self._slots.used) if self._slots else 0})
+        graphs = self._buckets.stats if self._buckets else {}
+        return Reply(True, {**self._stats, **graphs, "free_bytes": free_bytes(self._device), "slots": len(self._slots.used) if self._slots else 0})
 
     def check_slots(self, expected: dict[int, list[int]]) -> None:
         """Raise AssertionError unless exactly these slots are in use with these tokens first (tests)."""
@@ -230,6 +246,9 @@ class TorchExecutor:
 
     def close(self) -> None:
         """Forget weights, pages and slots. Idempotent."""
+        if self._buckets is not None:
+            self._buckets.close()
+        self._buckets = None
         self._packed, self._bound, self._pages, self._slots, self._flight = [], None, None, None, None
 
     def _ready(self) -> tuple[Slots, Pages]:

@@ -4,6 +4,9 @@ An ImplDef with abi torch/1 names as its target an object with the methods of `K
 arguments. The executor calls `pack` once when the weights are loaded, `workspace` then, and `bind` when the pages exist; what
 `bind` returns is called in every step: call(rows, *inputs) -> a tensor, or a tuple with one for each result of the op.
 
+A kernel with the tag graph_safe can be recorded in a graph and replayed for other requests: of `rows` it reads sizes and `layout` alone, looks at no
+value on the host, and writes nothing for a row whose place is -1.
+
 Inputs and results are tensors on the device: float32, and int64 where the Program says i32. Of a fusion the inputs are the
 values that enter the run from outside, in the order of their first use, and the results those that are used after it, in
 the order of the ops.

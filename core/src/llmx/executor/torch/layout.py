@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from llmx.executor.torch.rows import RequestRows
+    from llmx.executor.slots import RequestRows
 
 __all__ = ["RowLayout"]
 

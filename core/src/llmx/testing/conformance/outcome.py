@@ -15,6 +15,7 @@ ALLOWED_SKIPS = {
     "no model": "the executor has no model: its tokens come from a hash of the history",
     "part of core": "the platform is a module of core",
     "no late masks": "the executor does not have the features late_mask and host_logits",
+    "no graphs": "the device does not have the capability graph.capture",
     "one step": "the executor takes one step at a time",
 }
 

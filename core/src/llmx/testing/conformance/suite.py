@@ -15,7 +15,7 @@ from llmx.testing.conformance.outcome import ALLOWED_SKIPS, Check, NotRun, Outco
 if TYPE_CHECKING:
     from llmx.testing.conformance.subject import Subject
 
-__all__ = ["AREAS", "WAITING", "Report", "Suite", "run"]
+__all__ = ["AREAS", "OPTIONAL", "WAITING", "Report", "Suite", "run"]
 
 _ROOT = "llmx.testing.conformance"
 # area -> where its checks are (a tuple of functions, or a function that gives Checks), and how many must pass on a platform with a model
@@ -29,16 +29,18 @@ AREAS: dict[str, tuple[str, int]] = {
     "models": ("models:model_checks", 1),
     "schedule": ("models:schedule_checks", 7),
     "errors": ("hook_results:ERROR_CHECKS", 6),
+    "graph capture": ("graphs:CHECKS", 5),
 }
 # what a platform may have one day and this suite does not check: the hook that it waits for
 WAITING = {
     "collectives": "llmx_process_group and llmx_communicator",
-    "graph capture": "llmx_graph_backend",
     "memory and sleep": "llmx_allocator",
     "KV transfer": "llmx_kv_mover and llmx_kv_connectors",
     "LoRA": "the LoRA ops",
     "mixtures of experts and recurrent states": "model families that serve them",
 }
+# areas that wait for a capability of the device: without it none of their checks has a subject
+OPTIONAL = {"graph capture": "graph.capture"}
 _OUTCOMES: tuple[Outcome, ...] = ("passed", "failed", "refused", "not run")
 
 
@@ -119,7 +121,8 @@ class Suite:
 
     def _too_few(self, results: Sequence[Result]) -> list[Result]:
         passed = {area: sum(r.area == area and r.outcome == "passed" for r in results) for area in self.areas}
-        missing = [(area, passed[area], AREAS[area][1]) for area in self.areas if passed[area] < AREAS[area][1]]
+        due = [area for area in self.areas if area not in OPTIONAL or self.subject.caps.has(OPTIONAL[area])]
+        missing = [(area, passed[area], AREAS[area][1]) for area in due if passed[area] < AREAS[area][1]]
         return [Result(area, "enough checks", "failed", f"{found} checks passed, at least {least} must") for area, found, least in missing]
 
 

@@ -1,0 +1,54 @@
+"""What a platform may give core's torch executor beside a device: objects that are made once, at the start, and called while steps run.
+
+No torch type is named here: tensors and devices are those of the executor that calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["NO_PARTS", "DeviceParts", "GraphBackend", "GraphLimits"]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLimits:
+    """What a graph backend can take.
+
+    alignment: the rows of a captured step are a multiple of this. max_graphs: how many may be captured; None: any number.
+    piecewise: ops that read or write pages stay outside graphs, whatever their kernels allow.
+    """
+
+    alignment: int = 1
+    max_graphs: int | None = None
+    piecewise: bool = False
+
+
+class GraphBackend(Protocol):
+    """Records work on the device once and does it again with one call."""
+
+    limits: GraphLimits
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Call `run`, perhaps more than once, and record what its last call does.
+
+        What comes back does that again, on the same memory with what lies in it then.
+
+        Whatever `run` decided on the host stays as it was decided when it was recorded. Raises when the device cannot record it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Forget every graph. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceParts:
+    """What the optional hooks of a platform with a torch device gave; None: core does without."""
+
+    graphs: GraphBackend | None = None
+
+
+NO_PARTS = DeviceParts()

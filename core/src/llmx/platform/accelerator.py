@@ -1,0 +1,141 @@
+"""AcceleratorPlatform: every hook of a platform whose devices torch runs. What differs from one to the next is data: an `Accelerator`.
+
+torch is imported by the hooks that need a device, in the engine process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+
+from llmx.config import EngineConfig
+from llmx.errors import PlatformError
+from llmx.hooks.devices import GraphBackend
+from llmx.hooks.probing import emulated, torch_build
+from llmx.hooks.specs import hookimpl
+from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, PlatformInfo
+from llmx.platform.torch_runtime import load_torch
+
+__all__ = ["Accelerator", "AcceleratorPlatform"]
+
+_STEP_TOKENS = 2048  # of a device: a step's cost is nearly all weights until here
+_MEMORY = 0.9  # share of the memory that is free beside the weights
+_MODES = {"GRAPHS": ("auto", "piecewise", "off"), "KERNELS": ("auto", "on", "off"), "EMULATE": ("0", "1")}
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One kind of device.
+
+    device_type: its name in torch. build: the name in torch's version file that says whether torch was built for it. features: capabilities that
+    every such device has with such a torch, beside those that are asked of the device (bf16, streams).
+    """
+
+    name: str
+    device_type: str
+    dist: str
+    vendor: str
+    build: str
+    features: frozenset[str] = frozenset()
+
+
+class AcceleratorPlatform:
+    """Hook implementations for one Accelerator; a subclass changes what it must."""
+
+    def __init__(self, kind: Accelerator) -> None:
+        self.kind = kind
+
+    # -- what the user may set -----------------------------------------------------------------------------------------
+
+    def option(self, config: EngineConfig, name: str) -> str:
+        """The value of LLMX_<PLATFORM>_<name>, by default the first of its values. Raises PlatformError for one that is none."""
+        values, variable = _MODES[name], f"LLMX_{self.kind.name.upper()}_{name}"
+        value = dict(config.platform.options).get(variable, values[0])
+        if value not in values:
+            raise PlatformError(f"{variable} is {value!r}: it takes {', '.join(values)}")
+        return value
+
+    def device(self, config: EngineConfig) -> str:
+        """The device by its torch name; "cpu" when it is emulated. Raises PlatformError for a device of another kind."""
+        kind, given = self.kind, config.platform.device
+        if given is None:
+            return "cpu" if emulated(dict(config.platform.options), kind.name) else f"{kind.device_type}:0"
+        if given.split(":")[0] not in (kind.device_type, "cpu"):
+            raise PlatformError(f"--device {given!r}: platform {kind.name!r} has the devices {kind.device_type}:0, :1 and so on, and cpu (emulated)")
+        return given
+
+    # -- hooks ---------------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def llmx_platform_info(self) -> PlatformInfo:
+        """Who it is."""
+        return PlatformInfo(self.kind.name, self.kind.device_type, (1, 1), self.kind.dist, self.kind.vendor)
+
+    @hookimpl
+    def llmx_device_caps(self, config: EngineConfig) -> DeviceCaps:
+        """What torch says of the device, and the kind's own capabilities. Raises PlatformError for a device that torch cannot use."""
+        device = self.device(config)
+        caps: DeviceCaps = load_torch("device:device_caps")(device, config.platform.threads)
+        features, on_cpu = caps.features | self.kind.features, device == "cpu"
+        wanted = self.option(config, "KERNELS")
+        if wanted == "on" or (wanted == "auto" and not on_cpu):
+            features |= {"kernels.tiles"}
+        if self.option(config, "GRAPHS") == "off":
+            features -= {"graph.capture", "graph.piecewise"}
+        return replace(caps, arch=f"{self.kind.name} emulated on {caps.arch}" if on_cpu else caps.arch, features=features)
+
+    @hookimpl
+    def llmx_device_runtime(self, config: EngineConfig) -> str:
+        """The torch device."""
+        return self.device(config)
+
+    @hookimpl
+    def llmx_graph_backend(self, config: EngineConfig, caps: DeviceCaps) -> GraphBackend | None:
+        """torch's graphs on the device; in emulation a recorder that replays the recorded operations on the same buffers."""
+        if not caps.has("graph.capture"):
+            return None
+        backend: GraphBackend = load_torch("graphs:graphs_for")(self.device(config), piecewise=self.option(config, "GRAPHS") == "piecewise")
+        return backend
+
+    @hookimpl
+    def llmx_config_defaults(self, config: EngineConfig, caps: DeviceCaps) -> list[ConfigPatch]:
+        """Steps and a KV cache as large as a device with memory of its own makes use of."""
+        if caps.has("host.unified"):
+            return []
+        return [
+            ConfigPatch("scheduler.max_num_batched_tokens", _STEP_TOKENS, "prompts are computed in chunks of at most this many tokens"),
+            ConfigPatch("cache.memory_fraction", _MEMORY, "nobody else needs the device's memory"),
+        ]
+
+    @hookimpl
+    def llmx_config_check(self, config: EngineConfig, caps: DeviceCaps) -> list[ConfigIssue]:
+        """Pages of int8, which the torch executor does not have; and that an emulated device is slow."""
+        issues = []
+        if config.page_type == "i8":
+            issues.append(ConfigIssue("error", "cache.kv_dtype", "pages of int8 are not there on this platform: take auto, bfloat16 or float32"))
+        if self.device(config) == "cpu":
+            issues.append(ConfigIssue("warn", "platform.device", f"{self.kind.name} is emulated on torch's CPU device: for tests, not for speed"))
+        return issues
+
+    @hookimpl
+    def llmx_env_vars(self) -> list[EnvVar]:
+        """Variables of the platform."""
+        name = f"LLMX_{self.kind.name.upper()}_"
+        return [
+            EnvVar(f"{name}GRAPHS", "auto", "graph capture of small steps: auto (runs of ops as long as kernels allow), piecewise (attention outside), off"),
+            EnvVar(f"{name}KERNELS", "auto", "kernels of llmx-kernels-triton where it is installed: auto (not in emulation), on, off"),
+            EnvVar(f"{name}EMULATE", "0", "1: run on torch's CPU device, without the hardware"),
+        ]
+
+    @hookimpl
+    def llmx_diagnostics(self) -> list[DiagItem]:
+        """The build of torch, the kernels, and that no such hardware has run this yet."""
+        kind = self.kind
+        version, built = torch_build(kind.build)
+        what = f"torch {version or 'not installed'}, built for {kind.build} {built or '(not)'}"
+        kernels = "installed" if find_spec("triton") else "not installed: reference kernels run"
+        return [
+            DiagItem(f"{kind.name}.torch", what, ok=built is not None, remedy="" if built else f"install the build of torch for {kind.name} (docs/install.md)"),
+            DiagItem(f"{kind.name}.kernels", kernels),
+            DiagItem(f"{kind.name}.verified", "emulated only: not verified on hardware"),
+        ]

@@ -1,0 +1,1 @@
+"""llmx on NVIDIA GPUs, through torch."""

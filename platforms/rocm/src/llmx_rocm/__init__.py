@@ -1,0 +1,1 @@
+"""llmx on AMD GPUs, through torch for ROCm."""

@@ -1,0 +1,18 @@
+"""The platform rocm: AMD GPUs, which torch for ROCm calls "cuda". Everything else is core's AcceleratorPlatform."""
+
+from __future__ import annotations
+
+from llmx.platform.accelerator import Accelerator, AcceleratorPlatform
+
+__all__ = ["PLATFORM"]
+
+PLATFORM = AcceleratorPlatform(
+    Accelerator(
+        name="rocm",
+        device_type="cuda",
+        dist="llmx-platform-rocm",
+        vendor="AMD",
+        build="hip",
+        features=frozenset({"graph.capture", "graph.piecewise", "collectives.int64"}),
+    )
+)

@@ -1,0 +1,1 @@
+"""llmx on Intel GPUs, through torch.xpu."""
