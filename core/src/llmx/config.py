@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["CacheConfig", "Change", "DraftConfig", "EngineConfig", "ModelConfig", "PlatformConfig", "SchedulerConfig", "ServerConfig"]
+__all__ = ["CacheConfig", "Change", "DraftConfig", "EngineConfig", "LoraConfig", "ModelConfig", "PlatformConfig", "SchedulerConfig", "ServerConfig"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,21 @@ class DraftConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LoraConfig:
+    """Adapters. Modules alone turn them on."""
+
+    enabled: bool = False
+    max_loras: int = 8  # device slots: different adapters that run at the same time
+    max_rank: int = 64
+    modules: tuple[tuple[str, str], ...] = ()  # (name, folder) of those that are there from the start
+
+    @property
+    def on(self) -> bool:
+        """True where requests may use adapters."""
+        return self.enabled or bool(self.modules)
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """The HTTP server."""
 
@@ -140,6 +155,7 @@ class EngineConfig:
     platform: PlatformConfig = field(default_factory=PlatformConfig)
     structured: StructuredConfig = field(default_factory=StructuredConfig)
     draft: DraftConfig = field(default_factory=DraftConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     plugins: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # plugin -> option -> value (the hook llmx_add_options)
 

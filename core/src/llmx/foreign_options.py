@@ -52,7 +52,7 @@ def _all_zero(raw: Any) -> bool:
 
 
 _ONE_DEVICE = "an engine runs on one device: start one server per device (--device, --port) behind a load balancer, or leave it out"
-_LORA = "adapters are not served: merge the adapter into the model's weights and serve the result"
+_LORA = "adapters have no further settings (docs/lora.md): leave it out"
 _DRAFTS = "drafters guess on the host, without a model of their own: take --spec-method ngram or suffix instead (docs/drafting.md)"
 _TEXT_ONLY = "models take text only: leave it out"
 _CODE = "no code of a model's repository is run: leave it out; a plugin can add an architecture (docs/hooks.md)"
@@ -96,7 +96,8 @@ FOREIGN: tuple[ForeignOption, ...] = (
     ForeignOption("disable_custom_all_reduce", "bool", ("true", "false"), "one device reduces nothing: either value, or leave it out"),
     ForeignOption("limit_mm_per_prompt", "counts", (), _TEXT_ONLY + ', or set every count to 0, as in {"image": 0}'),
     ForeignOption("language_model_only", "bool", ("true",), _TEXT_ONLY),
-    ForeignOption("enable_lora", "bool", ("false",), _LORA),
+    ForeignOption("lora_dtype", "text", ("auto",), "adapters are kept in the type of their files: leave it out"),
+    ForeignOption("fully_sharded_loras", "bool", ("false",), _ONE_DEVICE),
     ForeignOption("attention_backend", "text", ("auto",), "`llmx explain MODEL` lists the providers: choose one with --kernel attention=PROVIDER"),
     ForeignOption("disable_log_stats", "bool", ("true",), "statistics are written to the log with --log-stats-interval SECONDS only; /metrics always has them"),
     ForeignOption("enable_auto_tool_choice", "bool", ("true",), "tool_choice auto is always open: leave it out, or send tool_choice none", server=True),
@@ -114,7 +115,9 @@ FOREIGN: tuple[ForeignOption, ...] = (
 REFUSED: dict[str, str] = {
     name: why
     for why, names in (
-        (_LORA, "lora_modules max_loras max_lora_rank max_cpu_loras lora_dtype fully_sharded_loras lora_target_modules default_mm_loras lora_extra_vocab_size"),
+        ("loaded adapters stay in memory until they are unloaded: leave it out", "max_cpu_loras"),
+        ("an adapter's modules are those of its file: leave it out", "lora_target_modules"),
+        (_LORA, "default_mm_loras lora_extra_vocab_size"),
         (_LORA, "enable_tower_connector_lora specialize_active_lora enable_mixed_moe_lora_format enable_moe_shared_loras max_lora_cls_labels"),
         ("formats are in docs/tool-calling.md: choose one with --tool-call-parser or --reasoning-parser", "tool_parser_plugin reasoning_parser_plugin"),
         ("strict is a field of each tool: leave it out", "tool_strict_level"),

@@ -55,6 +55,8 @@ def size_in_bytes(raw: Any, label: str) -> int:
 def _cast(option: Option, raw: Any) -> Any:
     if option.name == "kernel":
         return _kernels(raw)
+    if option.name == "lora_modules":
+        return _lora_modules(raw)
     match option.kind:
         case "str":
             if not isinstance(raw, str | os.PathLike):
@@ -116,3 +118,25 @@ def _kernels(raw: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
         else:
             result.append((item[0], tuple(item[1])))
     return tuple(result)
+
+
+def _lora_modules(raw: Any) -> tuple[tuple[str, str], ...]:
+    """(name, folder) pairs from name=folder, or from JSON objects with name and path."""
+    found: dict[str, str] = {}
+    for item in [raw] if isinstance(raw, str | dict) else list(raw):
+        if isinstance(item, str) and not item.lstrip().startswith("{"):
+            name, _, path = item.partition("=")
+        elif isinstance(item, str | dict):
+            given = _object(item)
+            strange = next((key for key in given if key not in ("name", "path", "base_model_name")), None)
+            if strange is not None:
+                raise ConfigError(f"--lora-modules has {strange!r}: the keys are name, path and base_model_name", field="lora_modules")
+            name, path = str(given.get("name") or ""), str(given.get("path") or "")
+        else:
+            name, path = item
+        if not name or not path:
+            raise ConfigError(f'--lora-modules is {item!r}: it must be NAME=FOLDER or {{"name": NAME, "path": FOLDER}}', field="lora_modules")
+        if name in found:
+            raise ConfigError(f"--lora-modules has {name!r} twice: give each adapter its own name", field="lora_modules")
+        found[name] = path
+    return tuple(found.items())

@@ -17,6 +17,7 @@ from llmx.sample.params_rows import SamplingRow
 from llmx.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from llmx.lora.slots import Adapter
     from llmx.structured.constraint import Constraint
 
 __all__ = ["Request", "RequestState"]
@@ -50,6 +51,7 @@ class Request:
     num_preempted: int = 0
     cache_salt: bytes = b""
     constraint: Constraint | None = None  # the form that the answer must have; its tokens are masked
+    adapter: Adapter | None = None  # the LoRA adapter that its rows use
     pooling: PoolingKind | None = None  # which rows of the prompt are wanted, instead of tokens
     whole_prompt: bool = False  # its prompt is computed in one step, and no cached prefix is read
     second_text: int = -1  # where the second text of a pair begins; -1: one text
@@ -73,6 +75,16 @@ class Request:
 
     finish_reason: str | None = None
     stop_reason: int | None = None
+
+    @property
+    def lora_slot(self) -> int:
+        """The executor's slot of its adapter; -1: none."""
+        return -1 if self.adapter is None else self.adapter.slot
+
+    @property
+    def cache_keys(self) -> tuple[bytes, bytes]:
+        """What, beside its tokens, decides the content of its pages: the adapter's digest, and the cache salt."""
+        return b"" if self.adapter is None else self.adapter.digest, self.cache_salt
 
     @property
     def num_generated(self) -> int:

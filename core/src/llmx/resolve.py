@@ -281,6 +281,8 @@ def _check(config: EngineConfig, labels: Mapping[str, str]) -> None:
         ("scheduler.step_timeout_s", config.scheduler.step_timeout_s, 0, None),
         ("platform.threads", config.platform.threads, 1, 1024),
         ("draft.num_tokens", config.draft.num_tokens, 1, 16),
+        ("lora.max_loras", config.lora.max_loras, 1, 256),
+        ("lora.max_rank", config.lora.max_rank, 1, 512),
         ("server.port", config.server.port, 0, 65535),
         ("server.grpc_port", config.server.grpc_port, 0, 65535),
         ("server.grpc_max_message_bytes", config.server.grpc_max_message_bytes, 1024, 32 * 2**20),

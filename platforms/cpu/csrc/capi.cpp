@@ -43,7 +43,8 @@ LLMX_API int llmx_isa_best() { return static_cast<int>(llmx::isa_best()); }
 // Sizes of the structs that Python mirrors, in the order of native.py.
 LLMX_API int llmx_abi_sizes(int32_t* out, int n) {
   const size_t sizes[] = {sizeof(LlmxSamplingRow), sizeof(LlmxJoined), sizeof(LlmxStepArgs), sizeof(LlmxStepResult), sizeof(LlmxOp),
-                          sizeof(LlmxValue),       sizeof(LlmxPart),   sizeof(LlmxState),    sizeof(LlmxGroup),      sizeof(LlmxTape)};
+                          sizeof(LlmxValue),       sizeof(LlmxPart),   sizeof(LlmxState),    sizeof(LlmxGroup),      sizeof(LlmxTape),
+                          sizeof(LlmxLora)};
   const int count = static_cast<int>(sizeof sizes / sizeof sizes[0]);
   for (int i = 0; i < n && i < count; ++i) out[i] = static_cast<int32_t>(sizes[i]);
   return count;
@@ -81,6 +82,9 @@ LLMX_API int llmx_engine_tape(Engine* engine, const LlmxTape* tape) {
 }
 LLMX_API int64_t llmx_kv_layer_bytes(const LlmxState* state) {
   return llmx::kv_layer_bytes({static_cast<llmx::KvType>(state->type), state->kv_heads, state->head_dim, state->v_head_dim, 0, 0});
+}
+LLMX_API int llmx_engine_lora(Engine* engine, int slot, const LlmxLora* parts, int n) {
+  return guarded([&] { return checked(engine->set_lora(slot, parts, n)); });
 }
 LLMX_API int llmx_engine_kv(Engine* engine, const LlmxGroup* groups, int n_groups, const LlmxState* states, int n_states) {
   return guarded([&] { return checked(engine->allocate(groups, n_groups, states, n_states)); });

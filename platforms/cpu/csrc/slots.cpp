@@ -87,6 +87,7 @@ bool SlotTable::join(const LlmxStepArgs& step) {
     if (j.prompt_len < 0 || j.prompt_len > j.n_tokens)
       return fail("joined[%d] has a prompt of %d tokens: it brings %d tokens in all", i, j.prompt_len, j.n_tokens);
     slot.used = true;
+    slot.lora = j.lora;
     set_row(&slot, j.row);
     set_history(&slot, j.tokens, j.n_tokens, j.prompt_len);
   }
@@ -124,6 +125,7 @@ bool SlotTable::fork(const LlmxStepArgs& step) {
     if (j.prompt_len < 0 || j.prompt_len > length)
       return fail("joined[%d] has a prompt of %d tokens: slot %d, which it forks, has %d tokens", i, j.prompt_len, j.fork_of, length);
     slot.used = true;
+    slot.lora = j.lora;
     set_row(&slot, j.row);
     set_history(&slot, parent.history.data(), parent.history.size(), j.prompt_len);
     for (size_t g = 0; g < tables_.size(); ++g) {

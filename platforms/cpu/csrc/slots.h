@@ -17,6 +17,7 @@ struct Slot {
   std::vector<float> bias;
   std::vector<int32_t> history;  // prompt, then generated
   int32_t prompt_len = 0;
+  int32_t lora = -1;  // slot of its adapter
   int32_t last_token = -1;
   bool penalties = false;                       // any of the three is on: counts are kept
   std::unordered_map<int32_t, int32_t> counts;  // generated tokens -> times; prompt tokens are entered with 0

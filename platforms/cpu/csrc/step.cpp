@@ -84,7 +84,7 @@ const char* Engine::begin(const LlmxStepArgs& args) {
   for (int r = 0; r < args.r; ++r) {
     if (args.head[r] < 0 || args.head[r] >= args.t) return "a head row names a token row that does not exist";
   }
-  return t == args.t ? nullptr : "the row counts q do not add up to the tokens";
+  return t == args.t ? begin_lora(args) : "the row counts q do not add up to the tokens";
 }
 
 const char* Engine::step(const LlmxStepArgs& args, LlmxStepResult* result, bool finish) {

@@ -21,6 +21,7 @@ struct LlmxSamplingRow {  // llmx.sample.params_rows.SamplingRow
 struct LlmxJoined {
   const int32_t* tokens;  // [n_tokens]
   int32_t n_tokens, slot, prompt_len, fork_of;  // fork_of -1: not a fork
+  int32_t lora, pad;                            // slot of its adapter; -1: none
   LlmxSamplingRow row;
 };
 

@@ -14,6 +14,7 @@ Engine::Engine(Isa isa, int threads)
       rowwise_(row_kernels(isa)),
       attention_(attn_kernels(isa)),
       sampler_(sample_kernels(isa)),
+      lora_(lora_kernels(isa)),
       thread_scratch_(static_cast<size_t>(pool_.threads())),
       tile_scratch_(static_cast<size_t>(pool_.threads())) {}
 
@@ -74,6 +75,8 @@ const char* Engine::set_tape(const LlmxTape& tape) {
   token_types_.assign(static_cast<size_t>(tape.max_tokens), 0);
   positions_.resize(tape.max_tokens);
   token_fine_.resize(tape.max_tokens);
+  token_lora_.assign(static_cast<size_t>(tape.max_tokens), -1);
+  adapters_.clear();
   head_fine_.resize(kHeadRows);
   return nullptr;
 }
@@ -263,6 +266,7 @@ void Engine::run_untimed(const LlmxOp& op, const LlmxStepArgs& args, int64_t row
       if (op.rows == 1) {
         for (int64_t r = 0; r < rows; ++r) head_fine_[static_cast<size_t>(r)] = token_fine_[static_cast<size_t>(args.head[first_head + r])];
       }
+      group_rows(op, args, rows, first_head);
       set_fine_rows(op.rows == 1 ? head_fine_.data() : token_fine_.data(), op.mult);
       return op.kind == LLMX_LINEAR ? run_linear(op, all) : run_mlp(op, all);
     case LLMX_QKV:

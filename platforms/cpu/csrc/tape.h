@@ -8,6 +8,7 @@
 
 #include "attention.h"
 #include "linear.h"
+#include "lora.h"
 #include "pool.h"
 #include "rowwise.h"
 #include "sampler.h"
@@ -131,6 +132,16 @@ struct LinearInput {
   int64_t m, k;
 };
 
+struct LoraAdapter {
+  Arena memory;
+  std::vector<LoraPart> parts;  // by part of the tape
+};
+
+struct LoraGroup {  // rows [first, first + count) of lora_rows_ use this adapter
+  int32_t adapter;
+  int64_t first, count;
+};
+
 class Engine {
  public:
   Engine(Isa isa, int threads);
@@ -143,6 +154,7 @@ class Engine {
   const char* step(const LlmxStepArgs& args, LlmxStepResult* result, bool finish);
   const char* finish_step(const LlmxStepArgs& args, LlmxStepResult* result, const float* logits);
   const char* head_logits(const LlmxStepArgs& args, int begin, int end, float* out);
+  const char* set_lora(int slot, const LlmxLora* parts, int n);  // n 0: the slot becomes empty
   // Types of the next step's token rows (segments of a pair of texts), all 0 unless set; n at most the limit of tokens.
   const char* set_token_types(const int32_t* types, int n);
   const float* value_rows(int value) const { return arena() + values_[value].offset; }
@@ -154,11 +166,13 @@ class Engine {
   uint8_t* pages(int group) const { return pages_[group]->data(); }
   const PackedWeight& weight(int id) const { return weights_[id]; }
   const int64_t* op_ns() const { return op_ns_; }  // time spent so far in the ops of each kind
-  void linear(const LlmxPart* parts, int n, const LinearInput& input, float* y, int64_t ldy, const float* residual);
+  void linear(const LlmxPart* parts, int n, const LinearInput& input, float* y, int64_t ldy, const float* residual,
+              const std::vector<LoraUse>* uses = nullptr, int first = 0);
   // Rows of positions below n get int16 inputs to quantised weights where these are i16, later ones int8.
   void set_fine_positions(int n) { fine_positions_ = n; }
   void set_fine_rows(const uint8_t* rows, int mult) { fine_rows_ = rows, fine_mult_ = mult; }
-  LinearInput input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm, LowPlane low);
+  LinearInput input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm, LowPlane low,
+                       bool keep = false);
 
  private:
   struct Sampling;
@@ -182,6 +196,16 @@ class Engine {
   bool any_fine(int64_t rows) const;
   void gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, int64_t rows, float* y, int64_t ldy, const float* residual,
             int64_t begin, int64_t end);
+  void pack_lora(const LlmxLora& from, LoraAdapter* adapter);
+  const float* lengths(const LlmxLora& from, const LoraPart& part, const PackedWeight& weight, LoraAdapter* adapter);
+  template <class F>
+  void group_lora(int64_t rows, F adapter_of);
+  void group_rows(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, int64_t first_head);
+  bool lora_uses(const LlmxPart* parts, int first, int end, std::vector<LoraUse>* uses);
+  void lora_shrink(const std::vector<LoraUse>& uses, const float* x, int64_t ldx);
+  void lora_add(const std::vector<LoraUse>& uses, int index, const LlmxPart& part, int64_t row, int64_t rows, float* y, int64_t ldy, const float* residual,
+                int64_t begin, int64_t end);
+  const char* begin_lora(const LlmxStepArgs& args);
   KvGeometry geometry(const LlmxState& state) const;
   const char* sample_block(Sampling& sampling, const float* logits, int begin, int end);
   const char* score_block(Sampling& sampling, const float* logits, int begin, int end);
@@ -192,6 +216,7 @@ class Engine {
   const RowKernels& rowwise_;
   const AttnKernels& attention_;
   const SampleKernels& sampler_;
+  const LoraKernels& lora_;
   Arena weights_memory_;
   std::vector<PackedWeight> weights_;
   std::vector<const float*> vectors_;
@@ -213,6 +238,14 @@ class Engine {
   std::vector<std::vector<uint8_t>> thread_scratch_;
   std::vector<std::vector<float>> tile_scratch_;  // per thread: a tile of rows
   std::vector<uint8_t> items_, partial_;
+  std::vector<std::unique_ptr<LoraAdapter>> adapters_;  // by slot
+  bool lora_step_ = false;                              // a row of this step uses an adapter
+  std::vector<int32_t> token_lora_;                     // per token row: the slot of its adapter, or -1
+  std::vector<LoraGroup> lora_groups_;                  // of the product that runs
+  std::vector<int32_t> lora_rows_;
+  int64_t lora_key_ = 0;  // which rows these are: as long as it stays, they do
+  std::vector<LoraUse> lora_uses_;
+  std::vector<float> lora_h_, lora_mid_;  // A x; rows between the two products of an mlp
   int64_t op_ns_[kOpKinds] = {};
   std::string error_;
 };

@@ -24,9 +24,28 @@ PreNorm pre_norm(const LlmxOp& op, const float* weight, const float* bias) {
   return {op.i[3] != 0, {static_cast<NormKind>(op.i[3] - 1), op.f[0], op.i[4] != 0, weight, bias}};
 }
 
+bool has_use(const std::vector<LoraUse>& uses, int begin, int end) {
+  return std::any_of(uses.begin(), uses.end(), [&](const LoraUse& use) { return use.index >= begin && use.index < end; });
+}
+
+// Keeps those of rows [row, row + rows) that use an adapter: blocks of 32 from `from` to their places in `to` [*, ld].
+void keep_rows(const std::vector<LoraUse>& uses, int64_t row, int64_t rows, const float* from, float* to, int64_t ld) {
+  for (const LoraUse& use : uses) {
+    for (const int32_t* r = std::lower_bound(use.rows, use.rows + use.n, row); r != use.rows + use.n && *r < row + rows; ++r) {
+      std::copy_n(from + (*r - row) * kBlock, kBlock, to + *r * ld);
+    }
+  }
+}
+
+LlmxPart without_bias(LlmxPart part) {
+  part.bias = -1;
+  return part;
+}
+
 }  // namespace
 
-LinearInput Engine::input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm, LowPlane low) {
+LinearInput Engine::input_of(const LlmxPart* parts, int n, const float* x, int64_t m, int64_t k, const NormParams* norm, LowPlane low,
+                             bool keep) {
   bool wanted[kActTypes] = {};
   for (int i = 0; i < n; ++i) wanted[index_of(weights_[parts[i].weight].act)] = true;
   LinearInput input{{}, m, k};
@@ -39,7 +58,7 @@ LinearInput Engine::input_of(const LlmxPart* parts, int n, const float* x, int64
       const int64_t row = t * kTileRows, rows = std::min<int64_t>(m - row, kTileRows);
       const float* from = x + row * k;
       if (norm) {
-        float* to = plain ? reinterpret_cast<float*>(acts_[index_of(ActType::f32)]->data()) + row * k : tile_scratch_[static_cast<size_t>(worker)].data();
+        float* to = plain || keep ? reinterpret_cast<float*>(acts_[index_of(ActType::f32)]->data()) + row * k : tile_scratch_[static_cast<size_t>(worker)].data();
         rowwise_.norm({*norm, from, nullptr, false, to, k, 1}, 0, rows);
         from = to;
       }
@@ -126,7 +145,9 @@ void Engine::gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, 
   linear_.gemm({&weight, act, act_ld(weight.act, input.k), rows, y, ldy, vector(part.bias), residual, ldy}, begin, end);
 }
 
-void Engine::linear(const LlmxPart* parts, int n, const LinearInput& input, float* y, int64_t ldy, const float* residual) {
+// uses: adapters of the op's parts, of which these are number `of` onward; their A x is there.
+void Engine::linear(const LlmxPart* parts, int n, const LinearInput& input, float* y, int64_t ldy, const float* residual,
+                    const std::vector<LoraUse>* uses, int of) {
   int64_t panels = 0, bytes = 0;
   for (int i = 0; i < n; ++i) {
     const PackedWeight& weight = weights_[parts[i].weight];
@@ -142,7 +163,14 @@ void Engine::linear(const LlmxPart* parts, int n, const LinearInput& input, floa
       const int64_t from = std::max(begin * 4, first) - first, to = std::min(end * 4, first + count) - first;
       first += count;
       const int64_t column = parts[i].column;
-      if (from < to) gemm(parts[i], input, 0, input.m, y + column, ldy, residual ? residual + column : nullptr, from, to);
+      const float* add = residual ? residual + column : nullptr;
+      if (from >= to) continue;
+      if (uses) {
+        gemm(without_bias(parts[i]), input, 0, input.m, y + column, ldy, nullptr, from, to);
+        lora_add(*uses, of + i, parts[i], 0, input.m, y + column, ldy, add, from, to);
+      } else {
+        gemm(parts[i], input, 0, input.m, y + column, ldy, add, from, to);
+      }
     }
   });
 }
@@ -150,15 +178,26 @@ void Engine::linear(const LlmxPart* parts, int n, const LinearInput& input, floa
 void Engine::run_linear(const LlmxOp& op, int64_t rows) {
   const LlmxPart* parts = parts_.data() + op.i[0];
   const PreNorm norm = pre_norm(op, vector(op.w[0]), vector(op.w[1]));
-  const LinearInput input = input_of(parts, op.i[1], value(op.in[0]), rows, op.i[2], norm.on ? &norm.params : nullptr, low_plane(op, op.i[1]));
-  linear(parts, op.i[1], input, value(op.out[0]), op.width, value(op.in[1]));
+  const bool adapted = lora_uses(parts, 0, op.i[1], &lora_uses_);
+  const LinearInput input = input_of(parts, op.i[1], value(op.in[0]), rows, op.i[2], norm.on ? &norm.params : nullptr, low_plane(op, op.i[1]), adapted);
+  if (adapted) lora_shrink(lora_uses_, static_cast<const float*>(input.acts[index_of(ActType::f32)]), op.i[2]);
+  linear(parts, op.i[1], input, value(op.out[0]), op.width, value(op.in[1]), adapted ? &lora_uses_ : nullptr);
 }
 
 // gate and up run 32 columns at a time, their product goes straight into the form that `down` reads.
 void Engine::run_mlp(const LlmxOp& op, int64_t m) {
   const LlmxPart* parts = parts_.data() + op.i[0];
   const PreNorm norm = pre_norm(op, vector(op.w[0]), vector(op.w[1]));
-  const LinearInput input = input_of(parts, 2, value(op.in[0]), m, op.i[2], norm.on ? &norm.params : nullptr, low_plane(op, 2));
+  const bool adapted = lora_uses(parts, 0, 3, &lora_uses_), first = adapted && has_use(lora_uses_, 0, 2), last = adapted && has_use(lora_uses_, 2, 3);
+  const LinearInput input = input_of(parts, 2, value(op.in[0]), m, op.i[2], norm.on ? &norm.params : nullptr, low_plane(op, 2), first);
+  std::vector<LoraUse> down;
+  if (adapted) {  // those of gate and up come first
+    const auto cut = std::find_if(lora_uses_.begin(), lora_uses_.end(), [](const LoraUse& use) { return use.index == 2; });
+    down.assign(cut, lora_uses_.end());
+    lora_uses_.erase(cut, lora_uses_.end());
+    if (first) lora_shrink(lora_uses_, static_cast<const float*>(input.acts[index_of(ActType::f32)]), op.i[2]);
+    if (last && lora_mid_.size() < static_cast<size_t>(m * op.i[6])) lora_mid_.resize(static_cast<size_t>(m * op.i[6]));
+  }
   const auto act = static_cast<ActKind>(op.i[5]);
   const int64_t width = op.i[6], groups = width / kBlock;
   const ActType type = weights_[parts[2].weight].act;
@@ -173,18 +212,23 @@ void Engine::run_mlp(const LlmxOp& op, int64_t m) {
     float* products = pair + kRows * 2 * kBlock;
     for (int64_t row = 0; row < m; row += kRows) {
       const int64_t rows = std::min(m - row, kRows);
-      for (int64_t first = begin * together; first < std::min(end * together, groups); first += together) {
-        const int64_t count = std::min(together, groups - first);
-        for (int64_t g = first; g < first + count; ++g) {
+      for (int64_t begin_group = begin * together; begin_group < std::min(end * together, groups); begin_group += together) {
+        const int64_t count = std::min(together, groups - begin_group);
+        for (int64_t g = begin_group; g < begin_group + count; ++g) {
           const int64_t column = g * kBlock, panel = 2 * g;
-          gemm(parts[0], input, row / kTileRows, rows, pair - column, 2 * kBlock, nullptr, panel, panel + 2);
-          gemm(parts[1], input, row / kTileRows, rows, pair + kBlock - column, 2 * kBlock, nullptr, panel, panel + 2);
-          rowwise_.act_mul(act, pair, products + (g - first) * rows * kBlock, kBlock, 0, rows);
+          for (int i = 0; i < 2; ++i) {
+            float* y = pair + i * kBlock - column;
+            gemm(first ? without_bias(parts[i]) : parts[i], input, row / kTileRows, rows, y, 2 * kBlock, nullptr, panel, panel + 2);
+            if (first) lora_add(lora_uses_, i, parts[i], row, rows, y - row * 2 * kBlock, 2 * kBlock, nullptr, panel, panel + 2);
+          }
+          float* product = products + (g - begin_group) * rows * kBlock;
+          rowwise_.act_mul(act, pair, product, kBlock, 0, rows);
+          if (last) keep_rows(down, row, rows, product, lora_mid_.data() + column, width);
         }
         for (int64_t r = 0; r < rows; r += kTileRows) {
           const int64_t n = std::min<int64_t>(rows - r, kTileRows);
           const BlockView view = {products + r * kBlock, kBlock, rows * kBlock};
-          uint8_t* to = mid + (row + r) / kTileRows * act_tile_bytes(type, width) + first * step;
+          uint8_t* to = mid + (row + r) / kTileRows * act_tile_bytes(type, width) + begin_group * step;
           const uint32_t fine = choose ? fine_mask(row + r, n) : 0;
           if (fine) {
             round_outliers(view, n, count, count, to, fine);
@@ -195,7 +239,8 @@ void Engine::run_mlp(const LlmxOp& op, int64_t m) {
       }
     }
   });
-  linear(parts + 2, 1, {{mid, mid, mid, mid}, m, width}, value(op.out[0]), op.width, value(op.in[1]));
+  if (last) lora_shrink(down, lora_mid_.data(), width);
+  linear(parts + 2, 1, {{mid, mid, mid, mid}, m, width}, value(op.out[0]), op.width, value(op.in[1]), last ? &down : nullptr, 2);
 }
 
 }  // namespace llmx

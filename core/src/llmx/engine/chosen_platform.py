@@ -56,7 +56,7 @@ class ChosenPlatform:
         if executor is not None:
             return executor, []
         device = self._required(hook.llmx_device_runtime(config=config, caps=caps), "llmx_executor (or llmx_device_runtime)")
-        parts = DeviceParts(graphs=hook.llmx_graph_backend(config=config, caps=caps))
+        parts = DeviceParts(hook.llmx_graph_backend(config=config, caps=caps), hook.llmx_compiler(config=config, caps=caps))
         return torch_executor(config, caps, bundle, device, parts), reference_kernels()
 
     def kernels(self, config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:
@@ -68,6 +68,8 @@ class ChosenPlatform:
     def choices(self, config: EngineConfig, caps: DeviceCaps, model: Model, executor: Executor, kernels: list[ImplDef]) -> list[KernelChoice]:
         """The implementation of every op of a model. kernels: what core adds, from `executor`."""
         impls, platform = [*kernels, *self.kernels(config, caps)], config.platform
+        if config.lora.on and not executor.limits.has("lora.fusions"):  # adapters are added to the result of a linear, which a fusion does not show
+            impls = [impl for impl in impls if len(impl.kinds) == 1 or "linear" not in impl.kinds]
         resolver = KernelResolver(impls, caps, abis=executor.limits.abis, orders=dict(platform.kernels), disabled=platform.disabled)
         dtype, kv_dtype = value_dtypes(config)
         return [choice for program in model.programs.values() for choice in resolver.resolve(program, kv_dtype=kv_dtype, dtype=dtype)]

@@ -26,6 +26,7 @@ from llmx.errors import PromptTooLong, QueueTimeout, RequestError
 from llmx.executor.base import Executor, Ticket
 from llmx.kv.manager import KVManager
 from llmx.kv.spec import KVPlan
+from llmx.lora.off import NoAdapters
 from llmx.pooling_params import PoolingConfig
 from llmx.request import Request
 from llmx.sample.params_rows import row_from
@@ -66,7 +67,7 @@ class Engine:
         )
         self.max_model_len = kv_plan.max_model_len
         self.vocab_size = vocab_size
-        self.grammars, self.masks, self.processors = grammars, LateMasks(vocab_size), Processors()
+        self.grammars, self.masks, self.processors, self.adapters = grammars, LateMasks(vocab_size), Processors(), NoAdapters()
         self._eos_ids = eos_ids
         self._queue = QueueLimits(config.scheduler, self.scheduler)
         self._seeds = np.random.default_rng(config.model.seed)
@@ -102,6 +103,7 @@ class Engine:
                 cache_salt=message.cache_salt.encode(),
                 constraint=constraints[index],
                 **self.pooler.fields(message),
+                **self.adapters.fields(message),
             )
             for index in range(params.n)
         ]
@@ -120,12 +122,12 @@ class Engine:
         if length == 0:
             raise RequestError("the prompt has no tokens: give at least one", field="prompt")
         self.pooler.check(message)
+        self.adapters.check(message)
         self._queue.check(length)
         least = 0 if params.max_tokens == 0 else 1
         if length + least > self.max_model_len:
-            excess = length + least - self.max_model_len
             why = f"the prompt has {length} tokens, but the model takes {self.max_model_len} with the answer"
-            raise PromptTooLong(f"{why}: shorten it by {excess}", field="prompt")
+            raise PromptTooLong(f"{why}: shorten it by {length + least - self.max_model_len}", field="prompt")
         low, high = min(message.prompt), max(message.prompt)
         if low < 0 or high >= self.vocab_size:
             raise RequestError(f"the prompt holds token id {low if low < 0 else high}, but the vocabulary is 0..{self.vocab_size - 1}", field="prompt")

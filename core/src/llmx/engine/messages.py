@@ -55,6 +55,7 @@ class Add(msgspec.Struct, tag=2, array_like=True):
     cache_salt: str = ""
     pooling: PoolingParams | None = None
     second_text: int = -1
+    lora: str = ""  # name of an adapter; empty: none
 
 
 class Abort(msgspec.Struct, tag=3, array_like=True):

@@ -33,6 +33,7 @@ from llmx.hooks.loader import PluginLoader
 from llmx.hooks.types import DeviceCaps, LogitsModel
 from llmx.kv.groups import blocks_for
 from llmx.kv.spec import KVPlan
+from llmx.lora.adapters import adapters_of
 from llmx.models.load import LoadedModel, load_model
 from llmx.models.plugin import CoreModels, registry_from
 from llmx.platform.plan import KernelChoice, Plan
@@ -97,6 +98,8 @@ def start_engine(config: EngineConfig, progress: Progress, user_set: Iterable[st
         eos_ids=eos_ids, vocab_size=vocab_size, numerics=ready.plan.numerics, drafter=ready.drafter,
     )  # fmt: skip
     engine.processors = processors_from(ready.manager, ready.config, LogitsModel(vocab_size, eos_ids, grammars.token_bytes))
+    if (adapters := adapters_of(ready.config, bundle.model, executor)) is not None:
+        engine.adapters, engine.scheduler.admission.adapters = adapters, adapters.slots
     step_s = measure(engine)
     watch_steps(engine, ready.manager, ready.config)
     return engine, _info(ready, kv_plan, monotonic() - began, step_s)
@@ -112,7 +115,8 @@ def _check_variables(manager: pluggy.PluginManager, platform: str, config: Engin
 
 
 def _plan(config: EngineConfig, caps: DeviceCaps, selection: Selection, loaded: LoadedModel, choices: list[KernelChoice]) -> Plan:
-    visible = {part: {k: v for k, v in values.items() if k not in _HIDDEN} for part, values in asdict(config).items() if part not in ("server", "plugins")}
+    shown = {part: values for part, values in asdict(config).items() if part not in ("server", "plugins", "lora")}
+    visible = {part: {k: v for k, v in values.items() if k not in _HIDDEN} for part, values in shown.items()}
     visible["model"]["source"] = loaded.summary.name
     dtype, kv_dtype = value_dtypes(config)
     facts = (("device", caps.arch), ("dtype", dtype), ("kv_dtype", kv_dtype))
@@ -155,10 +159,6 @@ def _size_kv(config: EngineConfig, executor: Executor, max_model_len: int, *, on
     return plan
 
 
-def _info(ready: Prepared, kv_plan: KVPlan, load_s: float, step_s: float) -> EngineInfo:
-    summary, limits = ready.loaded.summary, ready.executor.limits
-    full = min((group.num_blocks - 1) // max(blocks_for(group.need, summary.max_model_len, limits.max_tokens), 1) for group in kv_plan.groups)
-    tokens = min((group.num_blocks - 1) * group.need.block_tokens for group in kv_plan.groups)
 def _device_bytes(executor: Executor) -> int:
     """Free memory of a device that has its own, now that the weights are there; the host's where the executor cannot tell."""
     reply = executor.control(Control("stats"))
@@ -166,6 +166,10 @@ def _device_bytes(executor: Executor) -> int:
     return spare_bytes() if free is None else int(free)
 
 
+def _info(ready: Prepared, kv_plan: KVPlan, load_s: float, step_s: float) -> EngineInfo:
+    summary, limits = ready.loaded.summary, ready.executor.limits
+    full = min((group.num_blocks - 1) // max(blocks_for(group.need, summary.max_model_len, limits.max_tokens), 1) for group in kv_plan.groups)
+    tokens = min((group.num_blocks - 1) * group.need.block_tokens for group in kv_plan.groups)
     dtype, kv_dtype = value_dtypes(ready.config)
     quants = sorted({str(ref.quant) for ref in ready.loaded.bundle.model.weights().values() if len(ref.shape) > 1})
     return EngineInfo(

@@ -4,6 +4,7 @@ This package is the public face for platforms: all types that an executor sees c
 """
 
 from llmx.batch import Encode, Joined, KvOp, PromptLogprobs, Status, Step, StepOutput, Want
+from llmx.executor.adapters import AdapterPart
 from llmx.executor.base import Control, Executor, Late, Limits, Progress, Reply, Ticket
 from llmx.executor.bundle import ModelBundle
 from llmx.kv.spec import BLOCK_TOKENS, GroupNeed, GroupPlan, KVPlan, KVSpec
@@ -13,6 +14,7 @@ from llmx.weights.host_tensor import BLOCK_BYTES, HostTensor, WeightSource
 __all__ = [
     "BLOCK_BYTES",
     "BLOCK_TOKENS",
+    "AdapterPart",
     "Control",
     "Encode",
     "Executor",

@@ -222,7 +222,7 @@ class KVManager:
 
     def _extend_hashes(self, request: Request, num_tokens: int) -> None:
         hashes, size = request.hashes, self.block_tokens
-        before = hashes[-1] if hashes else chain_start(self._numerics, request.cache_salt)
+        before = hashes[-1] if hashes else chain_start(self._numerics, *request.cache_keys)
         for index in range(len(hashes), num_tokens // size):
             before = chain_hash(before, request.tokens[index * size : (index + 1) * size])
             hashes.append(before)

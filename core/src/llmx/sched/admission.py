@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from llmx.kv.manager import KVManager
+from llmx.lora.slots import AdapterSlots
 from llmx.request import Request
 from llmx.sched.policy import Waiting
 
@@ -28,6 +29,7 @@ class Admission:
         self._kv = kv
         self._headroom = MIN_HEADROOM
         self.last_arrival: int | None = None  # set: requests that arrived later wait
+        self.adapters: AdapterSlots | None = None
 
     def note_preemption(self) -> None:
         """A running request lost its blocks: admit more carefully."""
@@ -49,7 +51,7 @@ class Admission:
                 return
 
     def has_room(self, request: Request, hit: int, running: Iterable[Request]) -> bool:
-        """True when the request's tokens fit beside what is promised to the running ones."""
+        """True when the request's tokens fit beside what is promised to the running ones, and its adapter is in a slot."""
         running = list(running)
         reserved = [0] * len(self._kv.needs)
         for other in running:
@@ -59,4 +61,5 @@ class Admission:
         if running:
             for group, pool in enumerate(self._kv.pools):
                 reserved[group] += max(1, int(self._headroom * pool.num_blocks))
-        return self._kv.room_for(request, len(request.tokens), hit=hit, reserved=reserved)
+        fits = self._kv.room_for(request, len(request.tokens), hit=hit, reserved=reserved)
+        return fits and (request.adapter is None or self.adapters is None or self.adapters.take(request.adapter, running))

@@ -47,7 +47,7 @@ class StepBuilder:
     def join(self, request: Request, *, fork_of: int = -1) -> None:
         """The request takes its slot in this step."""
         tokens = EMPTY_I32 if fork_of >= 0 else request.token_array()
-        entry = Joined(request.slot, tokens, request.prompt_len, request.row, fork_of=fork_of)
+        entry = Joined(request.slot, tokens, request.prompt_len, request.row, request.lora_slot, fork_of=fork_of)
         (self.joined if fork_of < 0 else self.forks).append(entry)
 
     def finish(self, seq: int, left: list[int], new_blocks: tuple[np.ndarray, ...], kv_ops: np.ndarray) -> Scheduled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,14 @@ class Driver:
     next_block: int = 1
     done: dict[int, int] = field(default_factory=dict)  # slot -> tokens whose KV is valid
 
-    def join(self, requests: Mapping[int, Sequence[int]], row: SamplingRow | None = None) -> None:
-        """Requests take slots in a step of their own."""
+    def join(self, requests: Mapping[int, Sequence[int]], row: SamplingRow | None = None, lora: Mapping[int, int] = MappingProxyType({})) -> None:
+        """Requests take slots in a step of their own. lora: slot -> the LoRA slot that it uses."""
         joined, blocks = [], []
         for slot, tokens in requests.items():
             count = -(-(len(tokens) + self.room) // 16)
             blocks += [(slot, i, self.next_block + i) for i in range(count)]
             self.next_block += count
-            joined.append(Joined(slot, np.array(tokens, np.int32), len(tokens), row or SamplingRow()))
+            joined.append(Joined(slot, np.array(tokens, np.int32), len(tokens), row or SamplingRow(), lora.get(slot, -1)))
             self.done[slot] = 0
         self.run(Step(self.seq, joined=joined), np.array(blocks, np.int32).reshape(-1, 3))
 
@@ -95,9 +96,11 @@ class Driver:
         step.head = step.head[:rows]
         return self.run(step)
 
-    def generate(self, prompts: Mapping[int, Sequence[int]], n: int, chunk: int = 1000, logprobs: int = 20) -> dict[int, list[tuple[int, tuple[float, ...]]]]:
+    def generate(
+        self, prompts: Mapping[int, Sequence[int]], n: int, chunk: int = 1000, logprobs: int = 20, lora: Mapping[int, int] = MappingProxyType({})
+    ) -> dict[int, list[tuple[int, tuple[float, ...]]]]:
         """Join, prefill in chunks, decode: per slot n tokens with the logprobs of the most likely ones (their bits count)."""
-        self.join(prompts)
+        self.join(prompts, lora=lora)
         result: dict[int, list[tuple[int, tuple[float, ...]]]] = {slot: [] for slot in prompts}
         want = Want(top_logprobs=logprobs)
         while any(len(r) < n for r in result.values()):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ctypes as C
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from llmx.config import EngineConfig
 from llmx.errors import PlatformError, ProgramError
-from llmx.executor import BLOCK_TOKENS, Control, GroupNeed, KVPlan, KVSpec, Late, Limits, ModelBundle, Progress, Reply, Step, StepOutput, Ticket
+from llmx.executor import BLOCK_TOKENS, AdapterPart, Control, GroupNeed, KVPlan, KVSpec, Late, Limits, ModelBundle, Progress, Reply, Step, StepOutput, Ticket
 from llmx.hooks import DeviceCaps
 from llmx.platform.plan import Plan
 from llmx.program.ops import State
+from llmx_cpu.lora import set_adapter
 from llmx_cpu.lower.builder import KINDS, BuiltTape, row_width
 from llmx_cpu.lower.tape import ABI, lower
 from llmx_cpu.machine import FINE_POSITIONS, STEP_TOKENS
@@ -47,7 +48,7 @@ class NativeExecutor:
             max_requests=config.scheduler.max_num_seqs,
             max_inflight=1,
             abis=frozenset({ABI}),
-            features=frozenset({"late_mask", "host_logits"}),
+            features=frozenset({"late_mask", "host_logits", "lora", "lora.fusions"}),
         )
         self._call = StepCall(self.limits.max_requests)
 
@@ -170,12 +171,14 @@ class NativeExecutor:
     # -- between steps -------------------------------------------------------------------------------------------------
 
     def control(self, cmd: Control) -> Reply:
-        """`stats` answers, and `profile` (rows, contexts, repeats) with the kernels' times; anything else is refused by name.
+        """`stats`, `profile` (rows, contexts, repeats) with the kernels' times, `lora_add` and `lora_remove`; anything else is refused by name.
 
         op_us in stats: microseconds spent so far in each kind of op of the tape.
         """
         if cmd.kind == "profile" and self._tape is not None:
             return self._profile(**cmd.args)
+        if cmd.kind in ("lora_add", "lora_remove") and self._tape is not None:
+            return self._lora(cmd.args["slot"], cmd.args.get("parts", {}))
         if cmd.kind != "stats" or self._engine is None:
             return Reply(False, error=f"the native executor does not know the control {cmd.kind!r}")
         lib, engine = library(), self._engine
@@ -184,6 +187,14 @@ class NativeExecutor:
         lib.llmx_engine_op_ns(engine, C.addressof(spent), len(KINDS))
         times = {kind: spent[i] // 1000 for kind, i in KINDS.items() if spent[i]}
         return Reply(True, {"isa": self._isa, "threads": self._threads, **numbers, "op_us": times})
+
+    def _lora(self, slot: int, parts: Mapping[str, AdapterPart]) -> Reply:
+        assert self._tape is not None
+        try:
+            set_adapter(self._need_engine(), slot, self._tape.targets, parts)
+        except PlatformError as error:
+            return Reply(False, error=str(error))
+        return Reply(True)
 
     def _profile(self, rows: Sequence[int], contexts: Sequence[int], repeats: int) -> Reply:
         """Times of the kernels; pages are overwritten, so nothing may run, and prefixes must be forgotten before something does again."""

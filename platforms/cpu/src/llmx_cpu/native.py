@@ -20,6 +20,7 @@ __all__ = [
     "WEIGHT_TYPES",
     "Group",
     "Joined",
+    "LoraRecord",
     "OpRecord",
     "PartRecord",
     "SamplingRowC",
@@ -72,6 +73,8 @@ class Joined(C.Structure):
         ("slot", C.c_int32),
         ("prompt_len", C.c_int32),
         ("fork_of", C.c_int32),
+        ("lora", C.c_int32),
+        ("pad", C.c_int32),
         ("row", SamplingRowC),
     ]
 
@@ -91,6 +94,7 @@ Tape: Any = _struct(
     "Tape",
     "ops,values,parts:p n_ops,n_values,n_parts,logits:i arena_floats:l max_tokens,max_requests,vocab,act_mult,act_width,head_width:i",
 )
+LoraRecord: Any = _struct("LoraRecord", "part,rank,a_type,b_type:i a,b,magnitude:p scale:f pad:i")
 
 _SIGNATURES: dict[str, tuple[Any, str]] = {
     "llmx_version": (C.c_int, ""),
@@ -103,6 +107,7 @@ _SIGNATURES: dict[str, tuple[Any, str]] = {
     "llmx_engine_fine_positions": (None, "pi"),
     "llmx_engine_vector": (C.c_int, "ppl"),
     "llmx_engine_tape": (C.c_int, "pp"),
+    "llmx_engine_lora": (C.c_int, "pipi"),
     "llmx_kv_layer_bytes": (C.c_int64, "p"),
     "llmx_engine_kv": (C.c_int, "ppipi"),
     "llmx_engine_step": (C.c_int, "pppi"),
@@ -142,7 +147,7 @@ def library() -> C.CDLL:
         if function is None:
             raise PlatformError(f"{path} has no {name}: it was built from other sources; reinstall llmx-platform-cpu")
         function.restype, function.argtypes = result, [_ARGUMENTS[a] for a in arguments]
-    structs = (SamplingRowC, Joined, StepArgs, StepResult, OpRecord, ValueRecord, PartRecord, StateRecord, Group, Tape)
+    structs = (SamplingRowC, Joined, StepArgs, StepResult, OpRecord, ValueRecord, PartRecord, StateRecord, Group, Tape, LoraRecord)
     sizes = (C.c_int32 * len(structs))()
     count = lib.llmx_abi_sizes(sizes, len(structs))
     if lib.llmx_version() != _VERSION or count != len(structs) or [C.sizeof(s) for s in structs] != list(sizes):

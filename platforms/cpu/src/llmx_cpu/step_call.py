@@ -88,6 +88,7 @@ class StepCall:
 
     def _join(self, to: Any, one: Joined) -> None:
         to.tokens, to.n_tokens, to.slot = self._at(one.tokens), len(one.tokens), one.slot
+        to.lora = one.lora_slot
         to.prompt_len, to.fork_of = one.prompt_len, one.fork_of
         row: SamplingRow = one.row
         allowed = row.allowed_ids

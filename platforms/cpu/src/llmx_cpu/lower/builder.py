@@ -71,6 +71,7 @@ class BuiltTape:
     values: Any
     parts: Any
     names: dict[int, int]  # Program value id -> tape value
+    targets: tuple[str, ...]  # per part, the name that adapters use
 
 
 @dataclass(slots=True)
@@ -84,6 +85,7 @@ class TapeBuilder:
     uses: dict[int, int]  # value id -> ops that read it
     records: list[dict[str, Any]] = field(default_factory=list)
     parts: list[tuple[int, int, int]] = field(default_factory=list)
+    targets: list[str] = field(default_factory=list)
     values: list[tuple[int, str]] = field(default_factory=list)  # (width, T or R)
     storage: dict[int, int] = field(default_factory=dict)  # Program value id -> tape value
 
@@ -117,6 +119,7 @@ class TapeBuilder:
         """One weight of a linear."""
         bias = -1 if part.bias is None else self.weights.vector(part.bias)
         self.parts.append((self.weights.weight(part.weight), bias, column))
+        self.targets.append(part.target)
 
     def emit(self, kind: str, rows: str, width: int, ins: list[int], outs: list[int], mult: int = 1, **fields: Any) -> None:
         """Append a record. fields: w, i, f as lists."""
@@ -139,7 +142,7 @@ class TapeBuilder:
             logits=self.storage[result.id], arena_floats=total, max_tokens=max_tokens, max_requests=max_requests, vocab=vocab,
             act_mult=max((r["mult"] for r in products), default=1), act_width=max(widths, default=32), head_width=row_width(result),
         )  # fmt: skip
-        return BuiltTape(struct, ops, values, parts, dict(self.storage))
+        return BuiltTape(struct, ops, values, parts, dict(self.storage), tuple(self.targets))
 
     def _place(self, logits: int, max_tokens: int) -> tuple[list[int], int]:
         """Offset of every value in floats, and the size of the arena. A freed place goes to the next value that fits."""

@@ -1,0 +1,143 @@
+"""Adapters: those of one engine by name; load, unload and pin, and what a request needs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from llmx.config import EngineConfig, LoraConfig
+from llmx.errors import ConfigError, LlmxError, ModelNotFound, PlatformError, RequestError
+from llmx.executor.base import Control, Executor
+from llmx.lora.bind import bind
+from llmx.lora.off import NamesAdapter, NoAdapters
+from llmx.lora.peft import read_peft
+from llmx.lora.slots import Adapter, AdapterSlots
+from llmx.program.ops import Model
+from llmx.request import Request
+
+__all__ = ["Adapters", "adapters_of"]
+
+MAX_LOADED = 1024  # adapters that are kept on the host
+
+
+class Adapters(NoAdapters):
+    """Of one engine. `slots` are the executor's."""
+
+    def __init__(self, config: LoraConfig, model: Model, executor: Executor) -> None:
+        self._config, self._model, self._executor = config, model, executor
+        self._named: dict[str, Adapter] = {}
+        self.slots = AdapterSlots(config.max_loras, self._put, self._drop)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    def load(self, name: str, path: str, running: Iterable[Request], *, in_place: bool = False, pin: bool = False) -> dict[str, Any]:
+        """Read an adapter and serve it as `name`; the facts about it. in_place: another one of that name is replaced, requests that had begun keep it.
+
+        Raises RequestError naming the file and what is wrong with it; then nothing changed.
+        """
+        if not name or len(name) > 256:
+            raise RequestError(f"lora_name is {name[:60]!r}: give a name of 1 to 256 characters", field="lora_name")
+        before = self._named.get(name)
+        if before is not None and not in_place:
+            if before.path == path:
+                return self._pinned(before, pin)
+            raise RequestError(f"an adapter {name!r} is loaded already, from {before.path}: unload it first, or set load_inplace", field="lora_name")
+        if len(self._named) >= MAX_LOADED and before is None:
+            raise RequestError(f"{len(self._named)} adapters are loaded, which is the limit: unload one first", field="lora_name")
+        adapter = self._read(name, path)
+        if before is not None:
+            adapter.pinned, before.pinned, before.gone = before.pinned, False, True
+        self._named[name] = adapter
+        self.slots.sweep(running)
+        return self._pinned(adapter, pin)
+
+    def _read(self, name: str, path: str) -> Adapter:
+        try:
+            read = read_peft(str(Path(path).expanduser()))
+            if read.rank > self._config.max_rank:
+                why = f"its rank is {read.rank}, but --max-lora-rank is {self._config.max_rank}: start with a larger one"
+                raise RequestError(f"adapter {name!r} ({path}): {why}", field="lora_path")
+            parts = bind(read, self._model)
+        except RequestError:
+            raise
+        except (LlmxError, OSError) as error:
+            raise RequestError(f"adapter {name!r}: {error}", field="lora_path") from error
+        return Adapter(name, path, read.digest, read.rank, parts, read.settings.base)
+
+    def _pinned(self, adapter: Adapter, pin: bool) -> dict[str, Any]:
+        adapter.pinned |= pin
+        return {
+            "name": adapter.name, "path": adapter.path, "rank": adapter.rank, "digest": adapter.digest.hex(), "pinned": adapter.pinned, "bytes": adapter.nbytes,
+        }  # fmt: skip
+
+    def pin(self, name: str, running: Iterable[Request]) -> dict[str, Any]:
+        """Bring an adapter into a slot and keep it there until it is unloaded. Raises RequestError when no slot is free for that."""
+        adapter = self.find(name)
+        if not adapter.pinned and not self.slots.take(adapter, running):
+            raise RequestError(f"adapter {name!r} cannot be pinned: all {self._config.max_loras} slots are in use or pinned (--max-loras)", field="lora_name")
+        return self._pinned(adapter, True)
+
+    def unload(self, name: str, running: Iterable[Request]) -> None:
+        """Serve an adapter no more. Requests that had begun keep it until they end. Raises ModelNotFound."""
+        adapter = self.find(name)
+        del self._named[name]
+        adapter.gone, adapter.pinned = True, False
+        self.slots.sweep(running)
+
+    def find(self, name: str) -> Adapter:
+        """The adapter of a name. Raises ModelNotFound."""
+        if name not in self._named:
+            have = f"loaded are {', '.join(self._named)}" if self._named else "none is loaded"
+            raise ModelNotFound(f"adapter {name[:60]!r} is not loaded: {have}", field="lora_name")
+        return self._named[name]
+
+    @property
+    def in_use(self) -> tuple[int, int, int]:
+        """(device slots that hold an adapter, slots, adapters brought into one since the start)."""
+        return self.slots.in_use, self._config.max_loras, self.slots.swaps
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Each adapter: name, path, rank, digest, pinned, bytes."""
+        return [self._pinned(one, False) for one in self._named.values()]
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def check(self, message: NamesAdapter) -> None:
+        """Raise ModelNotFound when a request names an adapter that is not loaded."""
+        if message.lora:
+            self.find(message.lora)
+
+    def fields(self, message: NamesAdapter) -> dict[str, Any]:
+        """Fields of its Request."""
+        return {"adapter": self.find(message.lora)} if message.lora else {}
+
+    # -- the executor's slots ------------------------------------------------------------------------------------------
+
+    def _put(self, slot: int, adapter: Adapter) -> None:
+        self._control("lora_add", {"slot": slot, "parts": adapter.parts})
+
+    def _drop(self, slot: int) -> None:
+        self._control("lora_remove", {"slot": slot})
+
+    def _control(self, kind: str, args: dict[str, Any]) -> None:
+        reply = self._executor.control(Control(kind, args))
+        if not reply.ok:
+            raise PlatformError(f"{kind} of slot {args['slot']}: {reply.error}")
+
+
+def adapters_of(config: EngineConfig, model: Model, executor: Executor) -> Adapters | None:
+    """The adapters that the configuration names, loaded; None where they are off. Raises ConfigError."""
+    lora = config.lora
+    if not lora.on:
+        return None
+    if not executor.limits.has("lora"):
+        raise ConfigError("enable_lora: the executor of this platform applies no adapters: merge them into the model's weights", field="enable_lora")
+    adapters = Adapters(lora, model, executor)
+    for name, path in lora.modules:
+        try:
+            adapters.load(name, path, ())
+        except RequestError as error:
+            raise ConfigError(f"lora_modules: {error}", field="lora_modules") from error
+    return adapters

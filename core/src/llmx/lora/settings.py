@@ -1,0 +1,101 @@
+"""adapter_config.json of PEFT: what of it changes the arithmetic, and what cannot be served."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llmx.errors import ModelError
+from llmx.weights.json_file import read_json_object
+
+__all__ = ["AdapterSettings", "read_settings"]
+
+CONFIG_NAME = "adapter_config.json"
+_MERGE = "merge it into the model's weights (peft: merge_and_unload) and serve the result"
+# field -> why an adapter that sets it is refused; absent, null, false and empty are fine
+_REFUSED: Mapping[str, str] = {
+    "lora_bias": "biases of adapters are not served: train with lora_bias=False",
+    "modules_to_save": f"whole modules beside the adapter are not served: {_MERGE}",
+    "layer_replication": f"layers are not copied for an adapter: {_MERGE}",
+    "alora_invocation_tokens": "adapters that begin inside a prompt (aLoRA) are not served: train a plain LoRA",
+    "use_qalora": "QALoRA is not served: train with use_qalora=False",
+    "use_bdlora": "BD-LoRA is not served: train a plain LoRA",
+    "arrow_config": "Arrow is not served: train a plain LoRA",
+    "target_parameters": f"parameters outside linear modules are not served: {_MERGE}",
+    "trainable_token_indices": f"trained tokens are not served: {_MERGE}",
+    "corda_config": "CorDA changes the base weights: convert it to a plain LoRA when saving",
+}
+_CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # ways to begin that move part of the base weights into the adapter
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSettings:
+    """Rank and strength of each module's adapter. ranks, alphas: patterns (regular expressions over ends of module names) -> values."""
+
+    rank: int
+    alpha: float
+    rslora: bool = False
+    dora: bool = False
+    ranks: Mapping[str, Any] = field(default_factory=dict)
+    alphas: Mapping[str, Any] = field(default_factory=dict)
+    base: str = ""  # base_model_name_or_path
+
+    def rank_of(self, module: str) -> int:
+        """The rank of a module's adapter."""
+        return int(_matching(self.ranks, module, self.rank))
+
+    def scale_of(self, module: str) -> float:
+        """What B (A x) is multiplied by."""
+        rank, alpha = self.rank_of(module), float(_matching(self.alphas, module, self.alpha))
+        return alpha / rank**0.5 if self.rslora else alpha / rank
+
+
+def _matching(patterns: Mapping[str, Any], module: str, otherwise: Any) -> Any:
+    """The value of the first pattern that is the module's name, or its end behind a dot."""
+    return next((value for pattern, value in patterns.items() if re.fullmatch(rf"(.*\.)?({pattern})", module)), otherwise)
+
+
+def read_settings(folder: Path) -> AdapterSettings:
+    """The settings in a folder. Raises ModelError naming the file and the field at fault."""
+    path = folder / CONFIG_NAME
+    if not path.is_file():
+        raise ModelError(f"holds no {CONFIG_NAME}: an adapter is a folder as peft's save_pretrained writes it", path=str(folder))
+    config = read_json_object(path)
+
+    def fail(name: str, why: str) -> ModelError:
+        return ModelError(f"{name} is {config.get(name)!r}: {why}", path=str(path))
+
+    if config.get("peft_type") != "LORA":
+        raise fail("peft_type", "only LORA is served")
+    for name, why in _REFUSED.items():
+        if config.get(name):
+            raise fail(name, why)
+    if config.get("bias", "none") != "none":
+        raise fail("bias", f"trained biases are not served: {_MERGE}")
+    begin = config.get("init_lora_weights", True)
+    if isinstance(begin, str) and begin.lower().startswith(_CHANGES_BASE):
+        raise fail("init_lora_weights", "this adapter belongs to changed base weights: convert it to a plain LoRA when saving")
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise fail("r", "a whole number above 0 is needed")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float):
+        raise fail("lora_alpha", "a number is needed")
+    return AdapterSettings(
+        rank, float(alpha), bool(config.get("use_rslora")), bool(config.get("use_dora")),
+        _patterns(config, "rank_pattern", path), _patterns(config, "alpha_pattern", path), str(config.get("base_model_name_or_path") or ""),
+    )  # fmt: skip
+
+
+def _patterns(config: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    given = config.get(name) or {}
+    if not isinstance(given, dict) or any(isinstance(v, bool) or not isinstance(v, int | float) or v <= 0 for v in given.values()):
+        raise ModelError(f"{name} is {given!r}: an object of names and numbers above 0 is needed", path=str(path))
+    for pattern in given:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ModelError(f"{name} has {pattern!r}, which is no regular expression: {error}", path=str(path)) from error
+    return given

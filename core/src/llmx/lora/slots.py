@@ -1,0 +1,76 @@
+"""AdapterSlots: which adapters are in the executor's slots; the one unused for longest makes room for another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from llmx.executor.adapters import AdapterPart
+from llmx.request import Request
+
+__all__ = ["Adapter", "AdapterSlots"]
+
+
+@dataclass(slots=True, eq=False)
+class Adapter:
+    """One adapter as requests use it. What was loaded again under the same name is another one."""
+
+    name: str
+    path: str
+    digest: bytes
+    rank: int
+    parts: dict[str, AdapterPart] = field(repr=False)
+    base: str = ""
+    slot: int = -1  # the executor's; -1: on the host only
+    pinned: bool = False
+    gone: bool = False  # unloaded; requests that had begun keep it
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its matrices."""
+        return sum(part.nbytes for part in self.parts.values())
+
+
+class AdapterSlots:
+    """`count` slots of an executor. put: fill a slot; drop: empty one. Both are called between two steps."""
+
+    def __init__(self, count: int, put: Callable[[int, Adapter], None], drop: Callable[[int], None]) -> None:
+        self._put, self._drop = put, drop
+        self._free = list(range(count - 1, -1, -1))
+        self._resident: dict[Adapter, None] = {}  # the one used last at the end
+        self.swaps = 0  # adapters brought into a slot, since the start
+
+    @property
+    def in_use(self) -> int:
+        """Slots that hold an adapter."""
+        return len(self._resident)
+
+    def take(self, adapter: Adapter, running: Iterable[Request]) -> bool:
+        """Bring an adapter into a slot and keep it there while a request that runs uses it. False: all slots are used by running requests or pinned."""
+        if adapter not in self._resident:
+            if not self._free and not self._evict({request.adapter for request in running}):
+                return False
+            self._put(self._free[-1], adapter)
+            adapter.slot = self._free.pop()
+            self.swaps += 1
+        self._resident[adapter] = self._resident.pop(adapter, None)
+        return True
+
+    def _evict(self, used: set[Adapter | None]) -> bool:
+        victims = [one for one in self._resident if one not in used and not one.pinned]
+        if not victims:
+            return False
+        self._empty(next((one for one in victims if one.gone), victims[0]))
+        return True
+
+    def sweep(self, running: Iterable[Request]) -> None:
+        """Empty the slots of adapters that were unloaded and that no running request uses."""
+        used = {request.adapter for request in running}
+        for adapter in [one for one in self._resident if one.gone and one not in used]:
+            self._empty(adapter)
+
+    def _empty(self, adapter: Adapter) -> None:
+        self._drop(adapter.slot)
+        del self._resident[adapter]
+        self._free.append(adapter.slot)
+        adapter.slot = -1
