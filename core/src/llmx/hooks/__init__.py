@@ -3,7 +3,7 @@
 A plugin needs `hookimpl` and the types; both can be imported from here.
 """
 
-from llmx.hooks.devices import GraphBackend, GraphLimits
+from llmx.hooks.devices import CompilerBackend, GraphBackend, GraphLimits
 from llmx.hooks.records import (
     GenerationRecord,
     RequestObserver,
@@ -36,6 +36,7 @@ from llmx.hooks.types import (
 
 __all__ = [
     "API_VERSION",
+    "CompilerBackend",
     "ConfigIssue",
     "ConfigPatch",
     "Detection",

@@ -5,11 +5,11 @@ No torch type is named here: tensors and devices are those of the executor that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-__all__ = ["NO_PARTS", "DeviceParts", "GraphBackend", "GraphLimits"]
+__all__ = ["NO_PARTS", "CompilerBackend", "DeviceParts", "GraphBackend", "GraphLimits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,27 @@ class GraphBackend(Protocol):
         ...
 
 
+class CompilerBackend(Protocol):
+    """Makes one call out of a run of ops."""
+
+    def compile(self, run: Callable[..., tuple[Any, ...]], example: tuple[Any, ...]) -> Callable[..., tuple[Any, ...]]:
+        """`run` takes tensors and gives tensors, has no other effect, and is only called with tensors of the shapes of `example`.
+
+        What comes back gives the same results; it must not compile when it is called. Raises when the run cannot be compiled.
+        """
+        ...
+
+    def finish(self) -> Mapping[str, int]:
+        """Everything is compiled: keep it for the next start. Numbers for the executor's statistics, `compiled_now` (made in this start) among them."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceParts:
     """What the optional hooks of a platform with a torch device gave; None: core does without."""
 
     graphs: GraphBackend | None = None
+    compiler: CompilerBackend | None = None
 
 
 NO_PARTS = DeviceParts()

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from llmx.config import EngineConfig
 from llmx.errors import PlatformError
-from llmx.hooks.devices import GraphBackend
+from llmx.hooks.devices import CompilerBackend, GraphBackend
 from llmx.hooks.probing import emulated, torch_build
 from llmx.hooks.specs import hookimpl
 from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, PlatformInfo
@@ -20,7 +20,7 @@ __all__ = ["Accelerator", "AcceleratorPlatform"]
 
 _STEP_TOKENS = 2048  # of a device: a step's cost is nearly all weights until here
 _MEMORY = 0.9  # share of the memory that is free beside the weights
-_MODES = {"GRAPHS": ("auto", "piecewise", "off"), "KERNELS": ("auto", "on", "off"), "EMULATE": ("0", "1")}
+_MODES = {"GRAPHS": ("auto", "piecewise", "off"), "KERNELS": ("auto", "on", "off"), "COMPILE": ("0", "1"), "EMULATE": ("0", "1")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,17 @@ class AcceleratorPlatform:
     @hookimpl
     def llmx_graph_backend(self, config: EngineConfig, caps: DeviceCaps) -> GraphBackend | None:
         """torch's graphs on the device; in emulation a recorder that replays the recorded operations on the same buffers."""
-        if not caps.has("graph.capture"):
-            return None
+        if not caps.has("graph.capture") or (self.device(config) == "cpu" and self.option(config, "COMPILE") == "1"):
+            return None  # the recorder sees torch's operations, not what is inside compiled code
         backend: GraphBackend = load_torch("graphs:graphs_for")(self.device(config), piecewise=self.option(config, "GRAPHS") == "piecewise")
+        return backend
+
+    @hookimpl
+    def llmx_compiler(self, config: EngineConfig, caps: DeviceCaps) -> CompilerBackend | None:
+        """torch.compile, where the user asks for it; compiled code is kept in the configured cache folder."""
+        if self.option(config, "COMPILE") == "0":
+            return None
+        backend: CompilerBackend = load_torch("compiling:TorchCompiler")(config.model.cache_dir, f"{caps.arch} {config.model.source} {config.model.dtype}")
         return backend
 
     @hookimpl
@@ -124,6 +132,7 @@ class AcceleratorPlatform:
         return [
             EnvVar(f"{name}GRAPHS", "auto", "graph capture of small steps: auto (runs of ops as long as kernels allow), piecewise (attention outside), off"),
             EnvVar(f"{name}KERNELS", "auto", "kernels of llmx-kernels-triton where it is installed: auto (not in emulation), on, off"),
+            EnvVar(f"{name}COMPILE", "0", "1: torch.compile for runs of ops in small steps; the first start takes minutes, code is kept in --cache-dir"),
             EnvVar(f"{name}EMULATE", "0", "1: run on torch's CPU device, without the hardware"),
         ]
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
 
 import torch
 
 from llmx.errors import PlatformError
 from llmx.executor.base import Limits, Progress
 from llmx.executor.bound import BoundOps, BoundProgram, Values
+from llmx.executor.torch.graphs import PlainCalls
 from llmx.executor.torch.layout import RowLayout
 from llmx.executor.torch.rows import Rows
-from llmx.hooks.devices import GraphBackend, GraphLimits
+from llmx.hooks.devices import CompilerBackend, DeviceParts, GraphBackend, GraphLimits
 from llmx.program.ops import Program, Sym, Value
 
 __all__ = ["Buckets", "bucket_sizes", "make_buckets"]
@@ -64,8 +67,8 @@ class Buckets:
     why_not: why this Program cannot be padded; empty when it can.
     """
 
-    def __init__(self, program: Program, body: Sequence[BoundOps], needed: set[int], backend: GraphBackend) -> None:
-        self._program, self._backend, self._needed = program, backend, needed
+    def __init__(self, program: Program, body: Sequence[BoundOps], needed: set[int], backend: GraphBackend, compiler: CompilerBackend | None = None) -> None:
+        self._program, self._backend, self._needed, self._compiler = program, backend, needed, compiler
         self._runs = _runs(body, needed, backend.limits)
         self._buckets: dict[int, _Bucket] = {}
         whole = [value for run in self._runs for value in run.outs if not _padded(value)]
@@ -89,25 +92,55 @@ class Buckets:
                 bucket.replays.append(self._record(run, bucket))
             self._buckets[size] = bucket
             progress((done + 1) / len(sizes))
+        if self._compiler is not None:
+            self.stats |= self._compiler.finish()
 
     def _record(self, run: _Run, bucket: _Bucket) -> Callable[[], None]:
-        given = {i: bucket.values[i] for i in run.ins}
-        made: Values = {}
+        pieces = [self._piece(ops, {value.id for value in run.outs}, run.ops, bucket) for ops in _pieces(run.ops, self._compiler is not None)]
 
         def call() -> None:
-            values = dict(given)
-            for one in run.ops:
-                one.run(bucket.rows, values)
-            made.update({value.id: values[value.id] for value in run.outs})
+            values = {i: bucket.values[i] for i in run.ins}
+            for piece in pieces:
+                piece(values)
+            bucket.values |= {value.id: values[value.id] for value in run.outs}
 
         try:
+            call()  # compiles what is to be compiled
             replay = self._backend.capture(call)
         except Exception as error:  # noqa: BLE001 - torch's backends raise errors of their own
             what = f"{run.ops[0].name} to {run.ops[-1].name}" if len(run.ops) > 1 else run.ops[0].name
             raise PlatformError(f"capture of {what} at {bucket.rows.sizes['T']} rows failed: {error}; graph capture can be switched off") from error
-        bucket.values |= made
         self.stats["graphs"] += 1
         return replay
+
+    def _piece(self, ops: Sequence[BoundOps], outs: set[int], run: Sequence[BoundOps], bucket: _Bucket) -> Callable[[Values], None]:
+        """Ops as one call on values by id; compiled at its first call, where there is a compiler and they touch no pages. outs: what leaves the run."""
+
+        def plain(values: Values) -> None:
+            for one in ops:
+                one.run(bucket.rows, values)
+
+        if self._compiler is None or any(one.paged for one in ops):
+            return plain
+        made = {value.id for one in ops for value in one.outs}
+        read = {i for one in run if one not in ops for i in one.ins} | outs
+        ins = tuple(dict.fromkeys(i for one in ops for i in one.ins if i is not None and i not in made))
+        leaves = tuple(sorted(made & read))
+        compiled: list[Callable[..., Any]] = []
+
+        def functional(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            values = dict(zip(ins, given, strict=True))
+            plain(values)
+            return tuple(values[i] for i in leaves)
+
+        def call(values: Values) -> None:
+            given = tuple(values[i] for i in ins)
+            if not compiled:
+                assert self._compiler is not None
+                compiled.append(self._compiler.compile(functional, given))
+            values |= dict(zip(leaves, compiled[0](*given), strict=True))
+
+        return call
 
     def size_for(self, rows: int, requests: int) -> int | None:
         """The least size that takes a step; None when it is too large."""
@@ -149,7 +182,7 @@ class Buckets:
 def make_buckets(
     program: Program,
     bound: BoundProgram,
-    backend: GraphBackend,
+    parts: DeviceParts,
     limits: Limits,
     blocks: Sequence[int],
     block_tokens: Sequence[int],
@@ -157,7 +190,8 @@ def make_buckets(
     progress: Progress,
 ) -> tuple[Buckets | None, str]:
     """(captured buckets, ""), or (None, why there are none). blocks, block_tokens: per KV group the length of a block table, and tokens of a block."""
-    buckets = Buckets(program, bound.body_ops, bound.needed, backend)
+    backend = parts.graphs or PlainCalls()
+    buckets = Buckets(program, bound.body_ops, bound.needed, backend, parts.compiler)
     sizes = bucket_sizes(limits.max_requests, limits.max_tokens, backend.limits, buckets.runs)
     if buckets.why_not or not buckets.runs or not sizes:
         return None, buckets.why_not or ("no kernel is graph_safe" if not buckets.runs else "the backend takes fewer graphs than one step needs")
@@ -187,6 +221,11 @@ def _runs(body: Sequence[BoundOps], needed: set[int], limits: GraphLimits) -> li
         run.ins = tuple(dict.fromkeys(i for one in run.ops for i in one.ins if i is not None and i not in ids))
         later |= set(run.ins)
     return runs
+
+
+def _pieces(ops: Sequence[BoundOps], cut: bool) -> list[list[BoundOps]]:
+    """A run cut where ops with pages begin and end, if it is to be compiled."""
+    return [list(group) for _, group in groupby(ops, key=lambda one: one.paged)] if cut else [list(ops)]
 
 
 def _padded(value: Value) -> bool:

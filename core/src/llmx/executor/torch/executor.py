@@ -132,12 +132,12 @@ class TorchExecutor:
 
     @torch.inference_mode()
     def warm_up(self, progress: Progress) -> None:
-        """Record the graphs of small steps, where the platform has graphs; nothing is recorded after."""
+        """Compile and record small steps, where the platform has a compiler or graphs; nothing is compiled or recorded after."""
         slots, _ = self._ready()
-        if self._parts.graphs is not None and self._bound is not None:
+        if self._bound is not None and (self._parts.graphs or self._parts.compiler) is not None:
             blocks = [table.shape[1] for table in slots.tables]
             self._buckets, why = make_buckets(
-                self._bundle.model.programs["main"], self._bound, self._parts.graphs, self.limits, blocks, self._block_tokens, self._device, progress
+                self._bundle.model.programs["main"], self._bound, self._parts, self.limits, blocks, self._block_tokens, self._device, progress
             )
             self._stats |= {"graphs_off": why} if why else {}
         progress("warm up", 1.0)

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from llmx.errors import PlatformError
 from llmx.hooks.devices import GraphBackend, GraphLimits
 
-__all__ = ["DeviceGraphs", "RecordedGraphs", "graphs_for"]
+__all__ = ["DeviceGraphs", "PlainCalls", "RecordedGraphs", "graphs_for"]
 
 
 def graphs_for(device: str, *, piecewise: bool = False) -> GraphBackend:
@@ -70,6 +70,19 @@ class RecordedGraphs:
 
     def close(self) -> None:
         """A graph is kept alive by its replay alone."""
+
+
+class PlainCalls:
+    """No graphs: the work is called again. For platforms that compile and do not capture."""
+
+    limits = GraphLimits()
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        """The same work."""
+        return run
+
+    def close(self) -> None:
+        """Nothing is kept."""
 
 
 class _Recorder(TorchDispatchMode):
