@@ -38,11 +38,13 @@ FRONT_END = (
     "llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.plugin_options", "llmx.foreign_options",
     "llmx.sampling_params", "llmx.structured_params", "llmx.pooling_params",
 )  # fmt: skip
-PLUGINS = ("llmx_cpu", "llmx_cuda", "llmx_rocm", "llmx_xpu", "llmx_llguidance", "llmx_xgrammar", "llmx_otel")  # they know neither the front ends nor each other
+# they know neither the front ends nor each other
+PLUGINS = ("llmx_cpu", "llmx_cuda", "llmx_rocm", "llmx_tpu", "llmx_xpu", "llmx_llguidance", "llmx_xgrammar", "llmx_otel")
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     "llmx_cpu": PUBLIC,
     "llmx_cuda": PUBLIC,
     "llmx_rocm": PUBLIC,
+    "llmx_tpu": PUBLIC,
     "llmx_xpu": PUBLIC,
     "llmx_llguidance": PUBLIC,
     "llmx_xgrammar": PUBLIC,
@@ -51,8 +53,8 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     "llmx_server": PUBLIC + FRONT_END,
 }
 
-# Where torch may be imported: the reference executor, and the oracle that tests compare with.
-TORCH_HOMES = ("llmx.executor.torch", "llmx.testing.oracle_torch")
+# Where torch and its like may be imported: the reference executor, the oracle that tests compare with, the platform that runs on jax.
+TORCH_HOMES = ("llmx.executor.torch", "llmx.testing.oracle_torch", "llmx_tpu")
 TORCH_NAMES = ("torch", "transformers", "triton", "jax")
 
 
