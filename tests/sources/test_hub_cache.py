@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from llmx.config import ModelConfig
-from llmx.engine.model_store import Transfer, TransferLine, list_models, plan_removal, remove_model, show_model
+from llmx.engine.model_fetch import Transfer, TransferLine
+from llmx.engine.model_store import list_models, plan_removal, remove_model, show_model
 from llmx.errors import ConfigError, ModelError
 from llmx.weights.hub import Hub
 from llmx.weights.hub_name import HubName

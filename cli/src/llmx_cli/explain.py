@@ -58,7 +58,7 @@ def _print_head(explanation: Explanation) -> None:
 
 def _print_memory(memory: MemoryEstimate, *, named: bool) -> None:
     """Weights, KV, and how many requests that is."""
-    from llmx.engine.model_store import file_size
+    from llmx.engine.model_fetch import file_size
 
     left = max(memory.device_bytes - memory.weight_bytes, 0)
     typer.secho("\nmemory", bold=True)

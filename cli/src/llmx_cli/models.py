@@ -26,7 +26,8 @@ _VERBOSE = Annotated[bool, typer.Option("--verbose", help="Show tracebacks.")]
 
 def list_(download_dir: CACHE_DIR = None, as_json: _JSON = False, verbose: _VERBOSE = False) -> None:
     """List the models on this machine that can be served by name: fetched ones, and those that installed packages carry."""
-    from llmx.engine.model_store import embedded_models, file_size, list_models
+    from llmx.engine.model_fetch import file_size
+    from llmx.engine.model_store import embedded_models, list_models
 
     found: list[dict[str, Any]] = [
         {"model": name, "kind": "gguf", "size": size, "commit": None, "modified": None, "path": path} for name, path, size in embedded_models()
@@ -61,7 +62,7 @@ def show(
 
 
 def _print_card(card: ModelCard) -> None:
-    from llmx.engine.model_store import file_size
+    from llmx.engine.model_fetch import file_size
 
     rows = (
         ("model", card.name),
@@ -89,7 +90,8 @@ def remove(
     verbose: _VERBOSE = False,
 ) -> None:
     """Remove fetched models from this machine. The cache is shared with other tools that use huggingface_hub."""
-    from llmx.engine.model_store import file_size, plan_removal, remove_model
+    from llmx.engine.model_fetch import file_size
+    from llmx.engine.model_store import plan_removal, remove_model
 
     configs = [_config(model, revision, download_dir) for model in models]
     plans = [plan_removal(config) for config in configs]  # all are checked before the first is removed

@@ -13,7 +13,7 @@ import typer
 from llmx_cli.options import Settings
 
 if TYPE_CHECKING:
-    from llmx.engine.model_store import OnTransfer, Transfer
+    from llmx.engine.model_fetch import OnTransfer, Transfer
 
 __all__ = ["CACHE_DIR", "REVISION", "fetched", "pull", "showing_transfer"]
 
@@ -31,7 +31,8 @@ def pull(
     verbose: Annotated[bool, typer.Option("--verbose", help="Show tracebacks.")] = False,
 ) -> None:
     """Fetch a model from the Hugging Face hub: the files that it needs, checked for space first. Run it again to go on after a break, or to update."""
-    from llmx.engine.model_store import file_size, pull_model
+    from llmx.engine.model_fetch import file_size
+    from llmx.engine.model_store import pull_model
 
     options = {"model": model, "revision": revision, "hf_token": hf_token, "download_dir": download_dir}
     config, _ = Settings(options).resolve()
@@ -47,7 +48,7 @@ def pull(
 
 def fetched(settings: Settings) -> dict[str, Any]:
     """What llmx.LLM takes, after a hub model that is not on this machine was fetched."""
-    from llmx.engine.model_store import fetch_model
+    from llmx.engine.model_fetch import fetch_model
 
     config, changes = settings.resolve()
     with showing_transfer() as on_transfer:
@@ -59,7 +60,7 @@ def fetched(settings: Settings) -> dict[str, Any]:
 def showing_transfer() -> Iterator[OnTransfer]:
     """Shows a download on stderr: bars on a terminal, plain lines elsewhere; nothing when nothing is fetched."""
     if not sys.stderr.isatty():
-        from llmx.engine.model_store import TransferLine
+        from llmx.engine.model_fetch import TransferLine
 
         with TransferLine(sys.stderr) as line:
             yield line.show

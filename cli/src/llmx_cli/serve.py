@@ -34,7 +34,7 @@ def serve(settings: Settings) -> None:
         import asyncio
 
         from llmx.engine.async_engine import AsyncEngine
-        from llmx.engine.model_store import fetch_model
+        from llmx.engine.model_fetch import fetch_model
 
         with showing_transfer() as on_transfer:
             resolved = [(fetch_model(config, on_transfer), changes) for config, changes in resolved]

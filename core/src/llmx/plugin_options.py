@@ -20,7 +20,6 @@ from llmx.hooks.loader import PluginLoader, owned_results
 from llmx.hooks.types import EnvVar, OptionDef
 from llmx.option_values import convert
 from llmx.options import OPTIONS, PluginOption
-from llmx.platform.select import select_platform
 
 __all__ = ["InstalledOptions", "declared_options", "installed_options", "with_plugin_defaults"]
 
@@ -47,6 +46,8 @@ class InstalledOptions:
 
 def installed_options(config: PlatformConfig, environ: Mapping[str, str]) -> InstalledOptions:
     """Those of the installed plugins and of the platform that would be chosen. Raises PluginError for a broken platform and for names that clash."""
+    from llmx.platform.select import select_platform  # reads what Programs are made of, which a start without such options does without
+
     loader = PluginLoader.discover(config)
     platform: str | None = None
     with suppress(PlatformError):  # none is present, or several: the engine's start says so

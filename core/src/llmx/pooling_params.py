@@ -7,7 +7,7 @@ from typing import Literal
 
 from llmx.errors import RequestError
 
-__all__ = ["POOLING_KINDS", "TASKS", "PoolingConfig", "PoolingKind", "PoolingParams", "Task"]
+__all__ = ["POOLING_KINDS", "TASKS", "PoolingConfig", "PoolingKind", "PoolingParams", "Task", "check_pooling", "gives_rows"]
 
 PoolingKind = Literal["cls", "last", "mean", "all"]
 Task = Literal["embed", "classify", "token_embed", "token_classify"]
@@ -69,3 +69,35 @@ class PoolingParams:
             raise RequestError(f"truncate_prompt_tokens is {cut}: give -1 (what fits the model) or at least 1", field="truncate_prompt_tokens")
         if self.truncation_side not in ("left", "right"):
             raise RequestError(f"truncation_side is {self.truncation_side!r}: give left or right", field="truncation_side")
+
+
+def check_pooling(config: PoolingConfig | None, params: PoolingParams | None) -> None:
+    """Raise RequestError, naming the field, for a request that a model cannot serve. params None: text is wanted."""
+    if params is None:
+        if config is not None:
+            what = "scores" if config.classifies else "vectors"
+            raise RequestError(f"this model gives {what}, no text: ask for {', '.join(config.tasks)} instead, or serve a model that generates", field="model")
+        return
+    if config is None:
+        raise RequestError("this model gives text, no vectors: start it with --runner pooling, or serve an embedding model", field="model")
+    if params.task is not None and params.task not in config.tasks:
+        raise RequestError(f"task is {params.task!r}: this model does {', '.join(config.tasks)}", field="task")
+    _check_dimensions(config, params.dimensions)
+
+
+def _check_dimensions(config: PoolingConfig, wanted: int | None) -> None:
+    if wanted is None or (wanted == config.width and not config.classifies):
+        return
+    why = f"dimensions is {wanted}, but the vectors of this model have {config.width} elements"
+    if config.classifies:
+        raise RequestError(f"dimensions is {wanted}, but this model gives scores, no vectors: leave it out", field="dimensions")
+    if not config.matryoshka:
+        raise RequestError(f"{why} and it was not trained for shorter ones: leave it out, or cut and norm them yourself", field="dimensions")
+    if wanted > config.width or (config.dimensions and wanted not in config.dimensions):
+        fits = ", ".join(map(str, config.dimensions)) or f"1 to {config.width}"
+        raise RequestError(f"{why}: give {fits}", field="dimensions")
+
+
+def gives_rows(config: PoolingConfig | None, params: PoolingParams) -> bool:
+    """True when the answer has a row per token."""
+    return config is not None and (config.kind == "all" or params.task in ("token_embed", "token_classify"))

@@ -13,13 +13,14 @@ import contextlib
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmx.config import Change, EngineConfig
 from llmx.engine.bad_words import with_bad_word_ids
 from llmx.engine.child import EngineChild, error_of
+from llmx.engine.headers import Texts, load_texts
 from llmx.engine.messages import Abort, Add, Controlled, EngineInfo, Failed, FromEngine, GetStats, Outputs, Rejected, Stats, ToEngine
-from llmx.engine.model_store import TransferLine, fetch_model
+from llmx.engine.model_fetch import TransferLine, fetch_model
 from llmx.engine.output_processor import OutputProcessor
 from llmx.engine.outputs import EngineStats, RequestOutput
 from llmx.engine.questions import NOBODY, Questions
@@ -30,14 +31,13 @@ from llmx.engine.steering import Steering
 from llmx.engine.supervisor import Supervisor
 from llmx.engine.watchdog import Watchdog, step_limit_s
 from llmx.errors import EngineDead, QueueFull, RequestError
-from llmx.executor.base import Progress
-from llmx.hooks.loader import PluginLoader
-from llmx.models.load import ModelSummary, read_model_info
-from llmx.models.plugin import CoreModels, registry_from
 from llmx.resolve import resolve
-from llmx.sampling_params import SamplingParams, sampling_defaults
+from llmx.sampling_params import SamplingParams
 from llmx.tokens.chat_template import ChatTemplate
 from llmx.tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llmx.executor.base import Progress
 
 __all__ = ["AsyncEngine"]
 
@@ -83,22 +83,18 @@ class AsyncEngine:
 
     async def start(self, on_progress: Progress | None = None) -> None:
         """Wait until requests are taken; the tokenizer is loaded meanwhile. Raises what stopped the start."""
-        loading = asyncio.get_running_loop().run_in_executor(None, self._load_tokenizer)
+        loading: list[asyncio.Task[Texts]] = []
+        template = self.config.model.chat_template
         try:
-            self.info = await self._supervisor.start(on_progress)
-            await loading
+            on_headers = lambda headers: loading.append(asyncio.create_task(asyncio.to_thread(load_texts, headers, template)))  # noqa: E731
+            self.info = await self._supervisor.start(on_progress, on_headers)
+            texts = await loading[0]
         except BaseException:
             self._child.kill()
-            await asyncio.gather(loading, return_exceptions=True)
+            await asyncio.gather(*loading, return_exceptions=True)
             raise
+        self.tokenizer, self.sampling_defaults, self.chat_template = texts.tokenizer, texts.sampling_defaults, texts.chat_template
         self._reader = asyncio.create_task(self._read(), name="llmx-engine-reader")
-
-    def _load_tokenizer(self) -> None:
-        manager = PluginLoader.discover(self.config.platform).activate(None, builtin=[CoreModels()])
-        summary: ModelSummary = read_model_info(self.config.model, registry_from(manager))
-        self.tokenizer = Tokenizer.load(summary.tokenizer)
-        self.sampling_defaults = sampling_defaults(summary.generation)
-        self.chat_template = ChatTemplate.load(summary.tokenizer, self.tokenizer.names, self.config.model.chat_template)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

@@ -7,10 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from llmx.engine.messages import Add
-from llmx.engine.pooling import check_pooling, gives_rows
 from llmx.engine.pooling_outputs import PoolingProcessor, PoolingRequestOutput
 from llmx.errors import EngineDead
-from llmx.pooling_params import PoolingParams
+from llmx.pooling_params import PoolingParams, check_pooling, gives_rows
 from llmx.sampling_params import SamplingParams
 
 if TYPE_CHECKING:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import zmq
 import zmq.asyncio
 
 from llmx import errors
 from llmx.config import EngineConfig
-from llmx.engine.messages import Configure, EngineInfo, Failed, FromEngine, Progress, Ready, Shutdown, ToEngine, decoder, encode
+from llmx.engine.messages import Configure, EngineInfo, Failed, FromEngine, Headers, Progress, Ready, Shutdown, ToEngine, decoder, encode
 from llmx.engine.spawn import EngineProcess
 from llmx.errors import EngineDead, LlmxError
-from llmx.executor.base import Progress as OnProgress
+
+if TYPE_CHECKING:
+    from llmx.executor.base import Progress as OnProgress
 
 __all__ = ["EngineChild", "error_of"]
 
@@ -47,8 +51,8 @@ class EngineChild:
         self._decoder = decoder(FromEngine)
         self._spawned.configure(encode(Configure(config, user_set)))  # by its standard input: ZMQ sends when this side's event loop runs, which is later
 
-    async def ready(self, on_progress: OnProgress | None = None) -> EngineInfo:
-        """Wait until the engine takes requests. Raises the error that stopped it."""
+    async def ready(self, on_progress: OnProgress | None = None, on_headers: Callable[[Headers], None] | None = None) -> EngineInfo:
+        """Wait until the engine takes requests. on_headers: told of the model's headers, once. Raises the error that stopped it."""
         while True:
             message = await self.receive()
             match message:
@@ -58,6 +62,8 @@ class EngineChild:
                     return message.info
                 case Failed():
                     raise error_of(message)
+                case Headers() if on_headers is not None:
+                    on_headers(message)
                 case Progress() if on_progress is not None:
                     on_progress(message.what, message.fraction)
                 case _:

@@ -13,13 +13,12 @@ from llmx.engine.messages import Abort, Add, EngineInfo
 from llmx.engine.metrics_snapshot import Metric, snapshot
 from llmx.engine.output_processor import OutputProcessor, only_new
 from llmx.engine.outputs import RequestOutput
-from llmx.engine.pooling import check_pooling, gives_rows
 from llmx.engine.pooling_outputs import PoolingProcessor
 from llmx.engine.prefix_reset import reset_prefix_cache
 from llmx.engine.request_input import ParsedPrompt, Prompt, cut_prompt, parse_prompt, request_params
 from llmx.errors import RequestError
 from llmx.hooks.types import ConfigPatch
-from llmx.pooling_params import PoolingParams
+from llmx.pooling_params import PoolingParams, check_pooling, gives_rows
 from llmx.resolve import apply_patches
 from llmx.sampling_params import RequestOutputKind, SamplingParams, sampling_defaults
 from llmx.tokens.chat_template import ChatTemplate
@@ -66,7 +65,7 @@ class LLMEngine:
         return cls(EngineArgs.of(engine_args))
 
     def _start(self, user_set: list[str]) -> None:
-        from llmx.engine.model_store import TransferLine, fetch_model  # imported where an engine starts: whoever only names the class needs none of it
+        from llmx.engine.model_fetch import TransferLine, fetch_model  # imported where an engine starts: whoever only names the class needs none of it
         from llmx.engine.start import start_engine
 
         with TransferLine(sys.stderr) as line:

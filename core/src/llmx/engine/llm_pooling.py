@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from llmx.engine.pooling import check_pooling
 from llmx.engine.pooling_input import pooling_input, texts_input
 from llmx.engine.pooling_outputs import (
     ClassificationOutput,
@@ -18,25 +15,19 @@ from llmx.engine.pooling_outputs import (
     PoolingRequestOutput,
     ScoringOutput,
     ScoringRequestOutput,
+    similarity,
 )
 from llmx.engine.request_input import Prompt, as_batch, one_per_prompt
 from llmx.errors import RequestError
-from llmx.pooling_params import PoolingConfig, PoolingParams
+from llmx.pooling_params import PoolingConfig, PoolingParams, check_pooling
 
 if TYPE_CHECKING:
     from llmx.engine.llm_engine import LLMEngine
 
-__all__ = ["PoolingCalls", "similarity"]
+__all__ = ["PoolingCalls"]
 
 Collect = Callable[[list[str], Any], list[Any]]
 Params = PoolingParams | Sequence[PoolingParams] | None
-
-
-def similarity(a: np.ndarray, b: np.ndarray) -> float:
-    """Cosine of two vectors; of two tables of token vectors the sum of each row's best match (MaxSim)."""
-    if a.ndim == 1:
-        return float(np.dot(a, b) / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12))
-    return float((a @ b.T).max(axis=1).sum())
 
 
 class PoolingCalls:

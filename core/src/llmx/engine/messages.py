@@ -1,7 +1,7 @@
 """Messages between the API process and the engine process, as msgpack arrays. No pickle.
 
-To the engine: Configure on its standard input, then Add, Abort, GetStats, Control, Shutdown over a socket. From it: Progress, then Ready or Failed; then
-Outputs, Rejected, Stats, Controlled. A tag byte tells them apart.
+To the engine: Configure on its standard input, then Add, Abort, GetStats, Control, Shutdown over a socket. From it: Headers and Progress, then
+Ready or Failed; then Outputs, Rejected, Stats, Controlled. A tag byte tells them apart.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = [
     "Failed",
     "FromEngine",
     "GetStats",
+    "Headers",
     "Outputs",
     "Progress",
     "Ready",
@@ -90,6 +91,19 @@ class Progress(msgspec.Struct, tag=1, array_like=True):
 
     what: str
     fraction: float
+
+
+class Headers(msgspec.Struct, tag=8, array_like=True):
+    """What a model's headers say of its text: enough to load the tokenizer while the engine reads the weights.
+
+    path, gguf, eos_ids, cache_dir: of the TokenizerSource; gguf: its metadata are read from `path`. generation: generation_config.json's content.
+    """
+
+    path: str
+    gguf: bool
+    eos_ids: list[int]
+    cache_dir: str | None
+    generation: dict[str, Any]
 
 
 class EngineInfo(msgspec.Struct, array_like=True):
@@ -190,7 +204,7 @@ class Controlled(msgspec.Struct, tag=7, array_like=True):
 
 
 ToEngine = Add | Abort | GetStats | Shutdown | Control
-FromEngine = Progress | Ready | Failed | Outputs | Rejected | Stats | Controlled
+FromEngine = Progress | Headers | Ready | Failed | Outputs | Rejected | Stats | Controlled
 
 _ENCODER = msgspec.msgpack.Encoder()
 

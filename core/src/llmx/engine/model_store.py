@@ -1,19 +1,19 @@
-"""Models of the hub, for front ends: fetch, list, show, remove. Only `pull_model` and `fetch_model` may use the network."""
+"""Models of the hub, for front ends: pull, list, show, remove. Only `pull_model` may use the network."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from llmx.config import EngineConfig, ModelConfig
+from llmx.config import ModelConfig
+from llmx.engine.model_fetch import OnTransfer, hub_of
 from llmx.errors import ConfigError, ModelError
 from llmx.weights.gguf import GgufFile
 from llmx.weights.gguf_source import split_paths
-from llmx.weights.hub import Hub, OnTransfer, Transfer, file_size
 from llmx.weights.hub_cache import CachedModel, HubCache, Removal
 from llmx.weights.hub_name import HubName, quant_label
 from llmx.weights.json_file import read_json_object
@@ -24,13 +24,8 @@ __all__ = [
     "EMBEDDED",
     "CachedModel",
     "ModelCard",
-    "OnTransfer",
     "Removal",
-    "Transfer",
-    "TransferLine",
     "embedded_models",
-    "fetch_model",
-    "file_size",
     "hub_folder",
     "list_models",
     "plan_removal",
@@ -39,7 +34,6 @@ __all__ = [
     "show_model",
 ]
 
-_LARGE = 10_000_000  # bytes of a file from which on its tenths are told
 _CARD_BYTES = 1 << 20  # of a model card, whose head names the licence
 
 
@@ -59,25 +53,10 @@ class ModelCard:
     problem: str | None = None
 
 
-def fetch_model(config: EngineConfig, on_transfer: OnTransfer | None = None) -> EngineConfig:
-    """Fetch the hub model that `config` names where it is not here yet, its tokenizer's too; the configuration without the token, which is spent.
-
-    No connection is made when everything is here. Raises ModelError.
-    """
-    model = config.model
-    name = hub_name(model.source, model.revision)
-    if name is not None:
-        _hub(model).ensure(name, on_transfer)
-    tokenizer = None if model.tokenizer is None else hub_name(model.tokenizer)
-    if tokenizer is not None:
-        _hub(model).ensure(tokenizer, on_transfer, tokenizer=True)
-    return replace(config, model=replace(model, hf_token=None))
-
-
 def pull_model(config: ModelConfig, on_transfer: OnTransfer | None = None) -> CachedModel:
     """Fetch the newest state of a hub model. Raises ModelError."""
     name = _named(config)
-    path = _hub(config).fetch(name, on_transfer)
+    path = hub_of(config).fetch(name, on_transfer)
     return next(model for model in _cache(config).models() if model.path == path)
 
 
@@ -137,39 +116,6 @@ def remove_model(config: ModelConfig, removal: Removal) -> None:
     _cache(config).remove(removal)
 
 
-class TransferLine:
-    """Progress of a download as text: one line that changes on a terminal; elsewhere a line per file and per tenth of a large one.
-
-    stream None: a process without stderr, which is told nothing.
-    """
-
-    def __init__(self, stream: TextIO | None) -> None:
-        self._stream, self._terminal = stream, stream is not None and stream.isatty()
-        self._said: dict[str, int] = {}
-
-    def __enter__(self) -> TransferLine:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._stream is not None and self._said and self._terminal:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-
-    def show(self, transfer: Transfer) -> None:
-        """Say how far it is, where that is news."""
-        if self._stream is None:
-            return
-        tenths = 10 * transfer.done // transfer.size if transfer.size else 10
-        total = f"{file_size(transfer.total_done)} of {file_size(transfer.total_size)}"
-        if self._terminal:
-            self._stream.write(f"\r\x1b[Kfetching {transfer.file}: {total}")
-        elif tenths > self._said.get(transfer.file, -1) and (tenths == 10 or transfer.size >= _LARGE):
-            again = f", goes on from {file_size(transfer.resumed)}" if transfer.resumed and transfer.file not in self._said else ""
-            self._stream.write(f"fetching {transfer.file}: {file_size(transfer.done)} of {file_size(transfer.size)}, {total} in all{again}\n")
-        self._said[transfer.file] = tenths
-        self._stream.flush()
-
-
 def _named(config: ModelConfig) -> HubName:
     name = hub_name(config.source, config.revision)
     if name is None:
@@ -180,10 +126,6 @@ def _named(config: ModelConfig) -> HubName:
 
 def _cache(config: ModelConfig) -> HubCache:
     return HubCache(config.download_dir)
-
-
-def _hub(config: ModelConfig) -> Hub:
-    return Hub(_cache(config), config.hf_token, config.offline)
 
 
 def _read_gguf(path: Path) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from llmx.config import EngineConfig
 from llmx.engine.messages import Add, SeqOutput
 from llmx.errors import PromptTooLong, RequestError
 from llmx.kv.spec import BLOCK_TOKENS
-from llmx.pooling_params import PoolingConfig, PoolingParams
+from llmx.pooling_params import PoolingConfig, PoolingParams, check_pooling, gives_rows
 from llmx.sched.emission import Emission
 
-__all__ = ["Pooler", "check_pooling", "gives_rows", "with_whole_prompts"]
+__all__ = ["Pooler", "with_whole_prompts"]
 
 _LONGEST_STEP = 8192  # tokens that a step is made long enough for by itself, so that whole texts fit into one
 
@@ -33,38 +33,6 @@ def with_whole_prompts(config: EngineConfig, pooling: PoolingConfig | None, max_
         longest = max(scheduler.max_num_batched_tokens, max_model_len)
         cache = replace(cache, num_blocks=1 + -(-longest // BLOCK_TOKENS) + scheduler.max_num_seqs)  # each request's last block is begun
     return replace(config, scheduler=scheduler, cache=cache)
-
-
-def check_pooling(config: PoolingConfig | None, params: PoolingParams | None) -> None:
-    """Raise RequestError, naming the field, for a request that a model cannot serve. params None: text is wanted."""
-    if params is None:
-        if config is not None:
-            what = "scores" if config.classifies else "vectors"
-            raise RequestError(f"this model gives {what}, no text: ask for {', '.join(config.tasks)} instead, or serve a model that generates", field="model")
-        return
-    if config is None:
-        raise RequestError("this model gives text, no vectors: start it with --runner pooling, or serve an embedding model", field="model")
-    if params.task is not None and params.task not in config.tasks:
-        raise RequestError(f"task is {params.task!r}: this model does {', '.join(config.tasks)}", field="task")
-    _check_dimensions(config, params.dimensions)
-
-
-def _check_dimensions(config: PoolingConfig, wanted: int | None) -> None:
-    if wanted is None or (wanted == config.width and not config.classifies):
-        return
-    why = f"dimensions is {wanted}, but the vectors of this model have {config.width} elements"
-    if config.classifies:
-        raise RequestError(f"dimensions is {wanted}, but this model gives scores, no vectors: leave it out", field="dimensions")
-    if not config.matryoshka:
-        raise RequestError(f"{why} and it was not trained for shorter ones: leave it out, or cut and norm them yourself", field="dimensions")
-    if wanted > config.width or (config.dimensions and wanted not in config.dimensions):
-        fits = ", ".join(map(str, config.dimensions)) or f"1 to {config.width}"
-        raise RequestError(f"{why}: give {fits}", field="dimensions")
-
-
-def gives_rows(config: PoolingConfig | None, params: PoolingParams) -> bool:
-    """True when the answer has a row per token."""
-    return config is not None and (config.kind == "all" or params.task in ("token_embed", "token_classify"))
 
 
 class Pooler:

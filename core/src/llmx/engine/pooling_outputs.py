@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from llmx.engine.messages import Abort, SeqOutput
 from llmx.errors import RequestFailed
+
+if TYPE_CHECKING:  # a server of a model that gives text needs no numpy
+    import numpy as np
 
 __all__ = [
     "Answered",
@@ -23,6 +24,7 @@ __all__ = [
     "ScoringOutput",
     "ScoringRequestOutput",
     "as_json",
+    "similarity",
 ]
 
 
@@ -33,9 +35,20 @@ def as_json(data: np.ndarray, encoding: str) -> Any:
     if encoding == "base64":
         return base64.b64encode(data.astype("<f4").tobytes()).decode()
     if encoding in ("binary", "ubinary"):
+        import numpy as np
+
         bits = np.packbits(data > 0).astype(np.int16)
         return (bits - 128 if encoding == "binary" else bits).tolist()
     return data.tolist()
+
+
+def similarity(a: np.ndarray, b: np.ndarray) -> float:
+    """Cosine of two vectors; of two tables of token vectors the sum of each row's best match (MaxSim)."""
+    import numpy as np
+
+    if a.ndim == 1:
+        return float(np.dot(a, b) / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12))
+    return float((a @ b.T).max(axis=1).sum())
 
 
 @dataclass(slots=True)
@@ -116,6 +129,8 @@ class PoolingProcessor:
         """Take in the news; nothing has to be aborted."""
         self._cached = item.num_cached
         if item.pooled is not None and item.error is None:
+            import numpy as np
+
             rows = np.frombuffer(item.pooled, np.float32).reshape(item.pooled_rows, -1)
             self._data = rows if self._whole else rows[0]
         elif item.finish_reason is not None:

@@ -15,13 +15,14 @@ import zmq
 
 from llmx.engine.compiling import CompileRoom
 from llmx.engine.engine import Engine
+from llmx.engine.headers import headers_of
 from llmx.engine.messages import (
     Abort,
     Add,
     Configure,
     Control,
-    Controlled,
     Failed,
+    FromEngine,
     GetStats,
     Outputs,
     Progress,
@@ -58,7 +59,7 @@ class _Channel:
         self._decoder = decoder(ToEngine)
         self._parent = parent
 
-    def send(self, message: Progress | Ready | Failed | Outputs | Rejected | Stats | Controlled) -> None:
+    def send(self, message: FromEngine) -> None:
         self._out.send(encode(message))
 
     def receive(self, *, wait: bool) -> ToEngine | None:
@@ -106,7 +107,7 @@ def _start(channel: _Channel) -> Engine | None:
         return None  # the parent ended before it said what to start
     message = decoder(Configure).decode(text)
     try:
-        engine, info = start_engine(message.config, _progress_to(channel), message.user_set)
+        engine, info = start_engine(message.config, _progress_to(channel), message.user_set, lambda summary: channel.send(headers_of(summary)))
     except LlmxError as error:
         channel.send(Failed(type(error).__name__, str(error), traceback.format_exc()))
         return None

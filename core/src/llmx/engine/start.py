@@ -6,7 +6,7 @@ weights -> KV cache -> warm-up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from math import prod
@@ -34,7 +34,7 @@ from llmx.hooks.types import DeviceCaps, LogitsModel
 from llmx.kv.groups import blocks_for
 from llmx.kv.spec import KVPlan
 from llmx.lora.adapters import adapters_of
-from llmx.models.load import LoadedModel, load_model
+from llmx.models.load import LoadedModel, ModelSummary, load_model
 from llmx.models.plugin import CoreModels, registry_from
 from llmx.platform.plan import KernelChoice, Plan
 from llmx.platform.select import Selection, select_platform
@@ -62,8 +62,11 @@ class Prepared:
     drafter: ChosenDrafter | None
 
 
-def prepare(config: EngineConfig, user_set: Iterable[str] = ()) -> Prepared:
-    """Choose platform and kernels for the configured model. Raises ConfigError, ModelError, PlatformError, PluginError."""
+def prepare(config: EngineConfig, user_set: Iterable[str] = (), on_summary: Callable[[ModelSummary], None] | None = None) -> Prepared:
+    """Choose platform and kernels for the configured model. on_summary: told of its headers as soon as they are read.
+
+    Raises ConfigError, ModelError, PlatformError, PluginError.
+    """
     loader = PluginLoader.discover(config.platform)
     selection = select_platform(loader.probe_all(probe_environment()), config.platform.name)
     manager = loader.activate(selection.name, builtin=[CoreModels(), CoreDrafters()])
@@ -73,6 +76,8 @@ def prepare(config: EngineConfig, user_set: Iterable[str] = ()) -> Prepared:
     config, changes, warnings = platform.configure(config, caps, user_set)
     drafter = choose_drafter(manager, config)
     loaded = load_model(config.model, registry_from(manager))
+    if on_summary is not None:
+        on_summary(loaded.summary)
     if drafter is not None and loaded.pooling is not None:
         raise ConfigError("speculative_config: the model gives vectors or scores, no tokens that could be guessed: leave it out", field="speculative_config")
     config = with_whole_prompts(config, loaded.pooling, loaded.summary.max_model_len, set(user_set))
@@ -82,10 +87,12 @@ def prepare(config: EngineConfig, user_set: Iterable[str] = ()) -> Prepared:
     return Prepared(config, changes, selection, manager, caps, loaded, executor, plan, [*loader.warnings, *warnings, *loaded.warnings], drafter)
 
 
-def start_engine(config: EngineConfig, progress: Progress, user_set: Iterable[str] = ()) -> tuple[Engine, EngineInfo]:
-    """A ready engine. progress is called with what is being done and how far it is."""
+def start_engine(
+    config: EngineConfig, progress: Progress, user_set: Iterable[str] = (), on_summary: Callable[[ModelSummary], None] | None = None
+) -> tuple[Engine, EngineInfo]:
+    """A ready engine. progress is called with what is being done and how far it is; on_summary as in `prepare`."""
     began = monotonic()
-    ready = prepare(config, user_set)
+    ready = prepare(config, user_set, on_summary)
     executor, bundle = ready.executor, ready.loaded.bundle
     _check_weights(ready)
     executor.load(ready.plan, progress)

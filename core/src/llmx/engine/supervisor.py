@@ -9,13 +9,16 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from llmx.config import EngineConfig
 from llmx.engine.child import EngineChild
-from llmx.engine.messages import EngineInfo, ToEngine
+from llmx.engine.messages import EngineInfo, Headers, ToEngine
 from llmx.engine.spawn import EngineProcess
 from llmx.errors import EngineDead, LlmxError
-from llmx.executor.base import Progress
+
+if TYPE_CHECKING:
+    from llmx.executor.base import Progress
 
 __all__ = ["CRASH_WINDOW_S", "MAX_RESTARTS", "Supervisor"]
 
@@ -41,10 +44,10 @@ class Supervisor:
         """A new process of the same configuration, which begins to start."""
         return Supervisor(self._config, self._user_set)
 
-    async def start(self, on_progress: Progress | None = None) -> EngineInfo:
+    async def start(self, on_progress: Progress | None = None, on_headers: Callable[[Headers], None] | None = None) -> EngineInfo:
         """Wait until the engine takes requests. Raises what stopped it; then nothing is left behind."""
         try:
-            return await self.child.ready(on_progress)
+            return await self.child.ready(on_progress, on_headers)
         except BaseException:
             self.child.kill()
             await self.child.close()

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import numpy as np
+if TYPE_CHECKING:  # a server checks grammars without numpy
+    import numpy as np
 
 __all__ = ["WHITESPACE", "Backend", "Compiled", "GrammarSpec", "Kind", "Matcher", "TokenTable", "mask_words"]
 

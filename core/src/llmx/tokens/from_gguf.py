@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
-import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
 from llmx.errors import ModelError
-from llmx.tokens.merge_cache import cached_merges
 from llmx.tokens.pre_tokenizers import IGNORE_MERGES, pre_tokenizer
 from llmx.tokens.source import TokenizerSource
 from llmx.tokens.vocabulary import Vocabulary
@@ -46,9 +44,9 @@ def vocabulary_from_gguf(source: TokenizerSource) -> Vocabulary:
         backend = _byte_level(metadata, table)
     else:
         backend = _sentencepiece(metadata, tokens, table, ids["unknown"], source.cache_dir)
-    control = set(np.flatnonzero((types == _Type.CONTROL) | (types == _Type.UNKNOWN)).tolist())
+    control = _of_type(types, _Type.CONTROL) | _of_type(types, _Type.UNKNOWN)
     control |= {token for token in ids.values() if token is not None}
-    plain = set(np.flatnonzero(types == _Type.USER_DEFINED).tolist()) - control
+    plain = _of_type(types, _Type.USER_DEFINED) - control
     backend.add_special_tokens([AddedToken(tokens[token], normalized=False, special=True) for token in sorted(control)])
     backend.add_tokens([AddedToken(tokens[token], normalized=False, special=False) for token in sorted(plain)])
     ends = [ids[name] for name in ("eos", "eot", "eom")]
@@ -62,11 +60,16 @@ def vocabulary_from_gguf(source: TokenizerSource) -> Vocabulary:
         eos_ids=tuple(dict.fromkeys([*(end for end in ends if end is not None), *source.eos_ids])),
         special_ids=frozenset(control),
         added_ids=frozenset(control | plain),
-        byte_ids=frozenset(np.flatnonzero(types == _Type.BYTE).tolist()),
+        byte_ids=frozenset(_of_type(types, _Type.BYTE)),
         add_bos=metadata.get("add_bos_token", bool, kind == _SENTENCEPIECE or metadata.get("pre", str, "default") in IGNORE_MERGES),
         add_eos=metadata.get("add_eos_token", bool, False),
         names={f"{short}_token": tokens[token] for short, token in _named(ids) if token is not None},
     )
+
+
+def _of_type(types: Sequence[int], kind: _Type) -> set[int]:
+    wanted = int(kind)
+    return {token for token, one in enumerate(types) if one == wanted}
 
 
 def _named(ids: Mapping[str, int | None]) -> list[tuple[str, int | None]]:
@@ -90,8 +93,10 @@ def _sentencepiece(metadata: _Metadata, tokens: list[str], table: dict[str, int]
     if metadata.has("merges"):
         pairs = _pairs(metadata)
     else:
+        from llmx.tokens.merge_cache import cached_merges, merges_from_scores  # reads numpy, which other vocabularies do without
+
         scores = metadata.numbers("scores", len(tokens), 0)
-        merges = cached_merges(cache_dir, tokens, scores, lambda: _merges_from_scores(tokens, table, scores))
+        merges = cached_merges(cache_dir, tokens, scores, lambda: merges_from_scores(tokens, table, scores))
         pairs = [(tokens[left], tokens[right]) for left, right in merges.tolist()]
     text = None if unknown is None else tokens[unknown]
     backend = _bpe(metadata.path, table, pairs, unk_token=text, fuse_unk=True, byte_fallback=True)
@@ -106,22 +111,6 @@ def _bpe(path: str, table: dict[str, int], merges: list[Any], **options: Any) ->
         return Tokenizer(models.BPE(vocab=table, merges=merges, **options))
     except Exception as error:  # noqa: BLE001 - the library raises a bare Exception, for example for a merge outside the vocabulary
         raise ModelError(f"tokenizer.ggml.merges does not fit the vocabulary: {error}", path=path) from error
-
-
-def _merges_from_scores(tokens: list[str], table: dict[str, int], scores: np.ndarray) -> np.ndarray:
-    """int32 [merges, 2], in the order SentencePiece would do them: best score first, among equals the pieces with lower ids."""
-    find, found = table.get, []
-    for token, text in enumerate(tokens):
-        for cut in range(1, len(text)):
-            left = find(text[:cut])
-            if left is not None:
-                right = find(text[cut:])
-                if right is not None:
-                    found.append((token, left, right))
-    if not found:
-        return np.empty((0, 2), np.int32)
-    merges = np.array(found, np.int32)
-    return merges[np.lexsort((merges[:, 2], merges[:, 1], merges[:, 0], -scores[merges[:, 0]].astype(np.float64))), 1:]
 
 
 class _Metadata:
@@ -145,13 +134,13 @@ class _Metadata:
             raise ModelError(f"tokenizer.ggml.{key} is missing or no array of strings", path=self.path)
         return list(value.decode())
 
-    def numbers(self, key: str, count: int, default: int) -> np.ndarray:
+    def numbers(self, key: str, count: int, default: int) -> list[Any]:
         value = self._table.get(f"tokenizer.ggml.{key}")
         if value is None:
-            return np.full(count, default)
-        if not isinstance(value, np.ndarray) or len(value) != count:
+            return [default] * count
+        if not hasattr(value, "tolist") or len(value) != count:
             raise ModelError(f"tokenizer.ggml.{key} must hold {count} numbers, one per token", path=self.path)
-        return value
+        return list(value.tolist())
 
     def token_id(self, name: str, count: int) -> int | None:
         """A special id, or None when it is absent or outside the vocabulary (some files say -1, or one past the end)."""

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import numpy as np
 
-__all__ = ["LARGE", "cached_merges"]
+__all__ = ["LARGE", "cached_merges", "merges_from_scores"]
 
 LARGE = 32768  # tokens; smaller vocabularies are built in less time than is worth a file
 _VERSION = 1  # of the file's format and of the order of merges
 _DIGEST = hashlib.sha256().digest_size
 
 
-def cached_merges(folder: str | None, tokens: Sequence[str], scores: np.ndarray, build: Callable[[], np.ndarray]) -> np.ndarray:
+def cached_merges(folder: str | None, tokens: Sequence[str], scores: Sequence[float], build: Callable[[], np.ndarray]) -> np.ndarray:
     """int32 [merges, 2]: what build() gives, from a file of `folder` where it was built before. folder None: no file."""
     if folder is None or len(tokens) < LARGE:
         return build()
     key = hashlib.sha256("\0".join(tokens).encode())
-    key.update(np.ascontiguousarray(scores, dtype="<f8").tobytes())
+    key.update(np.asarray(scores, dtype="<f8").tobytes())
     path = Path(folder) / f"merges-v{_VERSION}-{key.hexdigest()}.bin"
     merges = _read(path)
     if merges is None:
@@ -35,6 +35,22 @@ def cached_merges(folder: str | None, tokens: Sequence[str], scores: np.ndarray,
         with suppress(OSError):
             _write(path, merges)
     return merges
+
+
+def merges_from_scores(tokens: Sequence[str], table: Mapping[str, int], scores: Sequence[float]) -> np.ndarray:
+    """int32 [merges, 2], in the order SentencePiece would do them: best score first, among equals the pieces with lower ids."""
+    find, found = table.get, []
+    for token, text in enumerate(tokens):
+        for cut in range(1, len(text)):
+            left = find(text[:cut])
+            if left is not None:
+                right = find(text[cut:])
+                if right is not None:
+                    found.append((token, left, right))
+    if not found:
+        return np.empty((0, 2), np.int32)
+    merges = np.array(found, np.int32)
+    return merges[np.lexsort((merges[:, 2], merges[:, 1], merges[:, 0], -np.asarray(scores, np.float64)[merges[:, 0]])), 1:]
 
 
 def _read(path: Path) -> np.ndarray | None:

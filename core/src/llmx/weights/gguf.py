@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from llmx.errors import ModelError
 from llmx.weights.host_tensor import BLOCK_BYTES, HostTensor
 from llmx.weights.mapped import MappedFile
@@ -29,9 +27,9 @@ _MAX_DIMS = 4  # GGML_MAX_DIMS
 _MAX_NAME = 65535  # bytes of a key or tensor name; longer ones come only from corruption
 _MAX_NESTING = 4  # arrays of arrays
 
-# value type -> numpy dtype; 8 is a string, 9 an array
-_SCALARS: Mapping[int, str] = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
-_STRING, _ARRAY = 8, 9
+# value type -> struct's letter; 8 is a string, 9 an array
+_SCALARS: Mapping[int, Any] = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
+_BOOL, _STRING, _ARRAY = 7, 8, 9
 
 # ggml type number -> name, as in ggml.h; those in BLOCK_BYTES can be read
 _TYPE_NAMES: Mapping[int, str] = {
@@ -56,8 +54,8 @@ class GgufTensor:
 class StringArray:
     """An array of strings in the file: its length is known, its text is decoded on `decode`."""
 
-    def __init__(self, path: str, key: str, count: int, raw: np.ndarray) -> None:
-        self._path, self._key, self._count, self._raw = path, key, count, raw  # raw: uint8 view of the file, keeps it mapped
+    def __init__(self, path: str, key: str, count: int, raw: memoryview) -> None:
+        self._path, self._key, self._count, self._raw = path, key, count, raw  # raw: a view of the file, keeps it mapped
 
     def __len__(self) -> int:
         return self._count
@@ -77,7 +75,7 @@ class StringArray:
 
 
 class GgufFile:
-    """One GGUF file. metadata: key -> int, float, bool, str, numpy array, list (nested) or StringArray; tensors: name -> GgufTensor.
+    """One GGUF file. metadata: key -> int, float, bool, str, memoryview of numbers, list (bools, nested) or StringArray; tensors: name -> GgufTensor.
 
     Raises ModelError naming the file and the reason for anything that is not a complete, consistent file of supported types.
     """
@@ -176,7 +174,7 @@ class _Cursor:
 
     def __init__(self, file: MappedFile) -> None:
         self._file = file
-        self._data = file.bytes.data
+        self._data = file.view
         self.position = 0
 
     def u32(self) -> int:
@@ -207,11 +205,11 @@ class _Cursor:
         return name
 
     def value(self, key: str, kind: int, depth: int) -> Any:
-        """One value of the given type; numeric arrays are views, string arrays are lazy."""
+        """One value of the given type; string arrays are lazy."""
         if kind in _SCALARS:
-            dtype = np.dtype(_SCALARS[kind])
-            raw = self.take(dtype.itemsize)
-            return bool(raw[0]) if kind == 7 else np.frombuffer(raw, dtype)[0].item()
+            letter = "<" + _SCALARS[kind]
+            (value,) = struct.unpack(letter, self.take(struct.calcsize(letter)))
+            return bool(value) if kind == _BOOL else value
         if kind == _STRING:
             return self.text(f"metadata {key!r}")
         if kind != _ARRAY or depth >= _MAX_NESTING:
@@ -221,20 +219,20 @@ class _Cursor:
     def _array(self, key: str, depth: int) -> Any:
         kind, count = self.u32(), self.u64()
         left = len(self._data) - self.position
-        dtype = np.dtype(_SCALARS.get(kind, "u1"))
-        least = 8 if kind == _STRING else 12 if kind == _ARRAY else dtype.itemsize
+        letter = _SCALARS.get(kind, "B")
+        least = 8 if kind == _STRING else 12 if kind == _ARRAY else struct.calcsize("<" + letter)
         if count > left // least:
             raise ModelError(f"metadata {key!r} declares {count} items, more than the {left} bytes left in the file can hold", path=self._file.path)
         if kind == _STRING:
             start = self.position
             self._skip_strings(count)
-            return StringArray(self._file.path, key, count, self._file.bytes[start : self.position])
+            return StringArray(self._file.path, key, count, self._data[start : self.position])
         if kind == _ARRAY:
             return [self.value(key, _ARRAY, depth + 1) for _ in range(count)]
         if kind not in _SCALARS:
             raise ModelError(f"metadata {key!r} has the unknown item type {kind}", path=self._file.path)
-        raw = self.take(count * dtype.itemsize)
-        return np.frombuffer(raw, np.uint8) != 0 if kind == 7 else np.frombuffer(raw, dtype)
+        raw = self.take(count * least)
+        return [value != 0 for value in raw] if kind == _BOOL else memoryview(raw).cast(letter)  # hosts are little endian, as the files
 
     def _skip_strings(self, count: int) -> None:
         # 49k tokens and as many merges: this loop is most of the time of reading a header, so it checks the end once, after it

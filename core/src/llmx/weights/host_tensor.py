@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
+if TYPE_CHECKING:  # headers are read without numpy, and without what Programs are made of
+    import numpy as np
 
-from llmx.program.ops import QuantKey, WeightRef
+    from llmx.program.ops import QuantKey, WeightRef
 
 __all__ = ["BLOCK_BYTES", "HostTensor", "WeightSource"]
 

@@ -25,29 +25,15 @@ from llmx.weights.hub_cache import COMMIT, HubCache
 from llmx.weights.hub_errors import explained, transient
 from llmx.weights.hub_name import INDEX, HubName, safe_file_name, select_files, select_tokenizer
 from llmx.weights.safetensors import index_placement
+from llmx.weights.transfer import OnTransfer, Transfer, file_size
 
-__all__ = ["Hub", "OnTransfer", "Transfer", "file_size"]
+__all__ = ["Hub"]
 
 _ETAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CHUNK = 1 << 20  # bytes between two writes: what a broken connection costs at most
 _ATTEMPTS = 3  # of a file whose connection breaks in ways that the library does not repeat by itself
 _MAX_FILE = 50_000_000_000  # bytes that the hub sends over plain HTTP
 _SPARE = 16 << 20  # bytes of the disk that stay free
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """How far a download is. done, size: bytes of `file`, of which `resumed` were here already; total_done, total_size: of all files."""
-
-    file: str
-    done: int
-    size: int
-    resumed: int
-    total_done: int
-    total_size: int
-
-
-OnTransfer = Callable[[Transfer], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,16 +300,6 @@ def _size_of(path: Path) -> int:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def file_size(number: int) -> str:
-    """A number of bytes for people, in decimal units."""
-    size, unit = float(number), "B"
-    for larger in ("KB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.1f} {unit}" if unit != "B" else f"{number} B"
 
 
 def _silent(transfer: Transfer) -> None:

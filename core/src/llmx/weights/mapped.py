@@ -6,10 +6,12 @@ import mmap
 import os
 import stat
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from llmx.errors import ModelError
+
+if TYPE_CHECKING:  # whoever reads headers only needs no numpy
+    import numpy as np
 
 __all__ = ["MappedFile"]
 
@@ -17,7 +19,7 @@ _LFS_PREFIX = b"version https://git-lfs"
 
 
 class MappedFile:
-    """A file's bytes as one read-only uint8 array; pages are read when first touched and stay evictable.
+    """A file's bytes, read-only: `view` for headers, `bytes` as one uint8 array for tensors; pages are read when first touched and stay evictable.
 
     Raises ModelError for a path that is missing, unreadable, not a regular file, empty, or a Git LFS pointer.
     The mapping lives as long as any view of it: `close` only lets go of this reference, so no view can dangle.
@@ -25,7 +27,7 @@ class MappedFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self.bytes: np.ndarray = np.frombuffer(self._map(), dtype=np.uint8)
+        self.view = memoryview(self._map())
 
     def _map(self) -> mmap.mmap:
         try:
@@ -43,10 +45,17 @@ class MappedFile:
             raise ModelError(f"cannot be read: {error.strerror or error}", path=self.path) from error
 
     @property
+    def bytes(self) -> np.ndarray:
+        """uint8 [size]."""
+        import numpy as np
+
+        return np.frombuffer(self.view, dtype=np.uint8)
+
+    @property
     def size(self) -> int:
         """Bytes of the file."""
-        return int(self.bytes.shape[0])
+        return len(self.view)
 
     def close(self) -> None:
         """Let go of the mapping. Idempotent."""
-        self.bytes = np.empty(0, dtype=np.uint8)
+        self.view = memoryview(b"")

@@ -236,8 +236,8 @@ class _Settings:
         value = self.metadata.get(name, default)
         if value is None:
             raise ModelError(f"metadata {name!r} is missing", path=self.path)
-        if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
-            value = value[0].item()
+        if isinstance(value, memoryview) and len(set(value.tolist())) == 1:
+            value = value[0]
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1 << 40 or (kind is int and value != int(value)):
             raise ModelError(f"metadata {name!r} is {value!r}: one {'whole ' if kind is int else ''}number, 0 or more, is needed", path=self.path)
         if value == 0 and default is None:

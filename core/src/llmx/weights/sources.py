@@ -12,13 +12,15 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmx.errors import ModelError
-from llmx.weights.gguf_source import GgufSource, split_paths
 from llmx.weights.hub_name import HubName, parse_hub_name
 from llmx.weights.json_file import read_json_object
-from llmx.weights.safetensors import SafetensorsSource
+
+if TYPE_CHECKING:  # finding a model is not opening it: the readers are imported where they open
+    from llmx.weights.gguf_source import GgufSource
+    from llmx.weights.safetensors import SafetensorsSource
 
 __all__ = ["EMBEDDED", "Checkpoint", "Embedded", "find_cached", "hub_name", "locate", "open_checkpoint"]
 
@@ -97,6 +99,9 @@ def find_cached(name: HubName, download_dir: str | None = None, *, tokenizer: bo
 
 def open_checkpoint(source: str, *, revision: str | None = None, download_dir: str | None = None) -> Checkpoint:
     """The open checkpoint of `source`: headers read, tensors mapped. Raises ModelError naming file and reason."""
+    from llmx.weights.gguf_source import GgufSource
+    from llmx.weights.safetensors import SafetensorsSource
+
     path = locate(source, revision=revision, download_dir=download_dir)
     if Path(path).is_file():
         gguf = GgufSource(path)
@@ -131,6 +136,8 @@ def _embedded_path(name: str, embedded: Embedded) -> str:
 
 
 def _only_gguf(folder: Path) -> str:
+    from llmx.weights.gguf_source import split_paths
+
     files = sorted(str(path) for path in folder.glob("*.gguf"))
     models: dict[str, str] = {}  # first file of each model -> the file found
     for file in files:

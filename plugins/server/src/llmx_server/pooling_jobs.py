@@ -12,10 +12,9 @@ from starlette.requests import Request
 
 from llmx.engine.async_pooling import pool
 from llmx.engine.outputs import CompletionOutput, RequestOutput
-from llmx.engine.pooling import check_pooling
 from llmx.engine.pooling_outputs import PoolingRequestOutput
 from llmx.errors import EngineDead, PromptTooLong, RequestError
-from llmx.pooling_params import PoolingConfig, PoolingParams
+from llmx.pooling_params import PoolingConfig, PoolingParams, check_pooling
 from llmx.sampling_params import SamplingParams
 from llmx_server.caller import caller
 from llmx_server.disconnect import until_disconnect

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from starlette.requests import HTTPConnection
 
 from llmx.config import EngineConfig
-from llmx.engine.pooling import check_pooling
 from llmx.errors import EngineDead, ModelNotFound, RequestError
+from llmx.pooling_params import check_pooling
 from llmx_server.body import shorten
 from llmx_server.errors import NotReady
 from llmx_server.metrics import Metrics

@@ -9,8 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llmx.engine.llm_pooling import similarity
-from llmx.engine.pooling_outputs import PoolingRequestOutput
+from llmx.engine.pooling_outputs import PoolingRequestOutput, similarity
 from llmx.errors import RequestError
 from llmx_server.errors import JsonResponse
 from llmx_server.pooling_jobs import PoolingJob, pair_job, pooling_config, run_jobs, text_job, token_usage
