@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmx import LLM, BeamSearchParams, RequestError, RequestOutput, RequestOutputKind, SamplingParams
+from llmx import LLM, BeamSearchParams, LoRARequest, RequestError, RequestOutput, RequestOutputKind, SamplingParams
 from llmx.engine.flat_logprobs import FlatLogprobs
 from llmx.engine.refused_methods import REFUSED_METHODS
 
@@ -200,6 +200,7 @@ def _answers(name: str, llm: LLM, first: Any, **given: Any) -> list[RequestOutpu
 
 
 Check = Callable[[LLM], object]
+ADAPTER = LoRARequest("there")  # loaded by the test's fixture
 
 
 def _shared(name: str, first: Any) -> dict[str, Check | Refused]:
@@ -207,7 +208,7 @@ def _shared(name: str, first: Any) -> dict[str, Check | Refused]:
     return {
         "sampling_params": lambda llm: len(tokens(_answers(name, llm, first, sampling_params=params(max_tokens=2))[0])) == 2,
         "use_tqdm": lambda llm: bar_of(lambda: _answers(name, llm, first, use_tqdm=Bar)).total == 1,
-        "lora_request": Refused("adapter"),
+        "lora_request": lambda llm: _answers(name, llm, first, lora_request=ADAPTER)[0].lora_request is ADAPTER,
         "priority": lambda llm: _in_order(name, llm, first),
         "tokenization_kwargs": lambda llm: len(_answers(name, llm, first, tokenization_kwargs={"truncate_prompt_tokens": 1})[0].prompt_token_ids) == 1,
         "mm_processor_kwargs": Refused({"a": 1}),
@@ -265,7 +266,7 @@ ARGUMENTS: dict[str, dict[str, Check | Refused]] = {
     "beam_search": {
         "prompts": lambda llm: len(llm.beam_search(["a", [5]], BeamSearchParams(2, 2))) == 2,
         "params": lambda llm: len(_beams(llm, beam_width=4)) == 4,
-        "lora_request": Refused("adapter"),
+        "lora_request": lambda llm: llm.beam_search(["a"], TWO, lora_request=ADAPTER)[0].sequences[0].lora_request is ADAPTER,
         "use_tqdm": lambda llm: bar_of(lambda: llm.beam_search(["a", "b"], BeamSearchParams(2, 2), use_tqdm=Bar)).total == 2,
         "concurrency_limit": lambda llm: llm.beam_search(["a", [5]], TWO, concurrency_limit=1) == llm.beam_search(["a", [5]], TWO),
     },

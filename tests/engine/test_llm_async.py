@@ -73,7 +73,7 @@ def test_abort_health_and_tokenizer() -> None:
 def test_what_is_wrong_is_named() -> None:
     async def use(engine: AsyncLLMEngine) -> None:
         for given, words in (
-            ({"lora_request": "a"}, "lora_request is set"),
+            ({"lora_request": "a"}, "lora_request is a str: give a LoRARequest"),
             ({"priority": 3}, "priority is 3, but requests run in the order of arrival"),
             ({"tokenization_kwargs": {"padding": 1}}, "tokenization_kwargs has 'padding'"),
         ):

@@ -21,6 +21,7 @@ from llmx.foreign_options import FOREIGN, REFUSED
 from llmx.options import OPTIONS
 from tests.engine.from_vllm_page import OPTIONS_ELSEWHERE, python_part, with_part
 from tests.engine.llm_table import ARGUMENTS, ASKS, BASE, BEAM_FIELDS, LONG, Field, Refused, sampling_fields
+from tests.lora.adapters import smollm2_adapter
 from tests.pooling.arguments import POOLING_ARGUMENTS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/from-vllm.md"
@@ -30,8 +31,9 @@ CALLS = [(method, argument) for method, arguments in ARGUMENTS.items() for argum
 
 
 @pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
-    with LLM(platform="null", num_blocks=1000, max_model_len=2048, reasoning_parser="deepseek_r1") as one:
+def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    modules = [f"there={smollm2_adapter(tmp_path_factory.mktemp('adapter'))}"]
+    with LLM(platform="null", num_blocks=1000, max_model_len=2048, reasoning_parser="deepseek_r1", lora_modules=modules) as one:
         yield one
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llmx import LLM, PoolingParams
+from llmx import LLM, LoRARequest, PoolingParams
 from tests.engine.llm_table import Bar, Refused, bar_of
 
 __all__ = ["POOLING_ARGUMENTS", "POOLING_ASKS"]
@@ -17,6 +17,7 @@ Check = Callable[[LLM, LLM], object]  # a model that gives vectors of 32 element
 RAW = PoolingParams(use_activation=False)
 CUT = {"truncate_prompt_tokens": 4}
 TEXT = "paris is old"
+ADAPTER = LoRARequest("there")  # loaded by the test's fixture
 
 
 def _shared(ask: Callable[..., Any]) -> dict[str, Check | Refused]:
@@ -24,7 +25,7 @@ def _shared(ask: Callable[..., Any]) -> dict[str, Check | Refused]:
     return {
         "pooling_params": lambda v, c: ask(v, c, pooling_params=RAW)[0].outputs != ask(v, c)[0].outputs,
         "use_tqdm": lambda v, c: bar_of(lambda: ask(v, c, use_tqdm=Bar)).total == 1,
-        "lora_request": Refused("adapter"),
+        "lora_request": lambda v, c: ask(v, c, lora_request=ADAPTER)[0].outputs != ask(v, c)[0].outputs,
         "tokenization_kwargs": lambda v, c: [len(ask(v, c, **more)[0].prompt_token_ids) for more in ({}, {"tokenization_kwargs": CUT})] == [5, 4],
     }
 
@@ -49,7 +50,7 @@ POOLING_ARGUMENTS: dict[str, dict[str, Check | Refused]] = {
         "data_2": lambda v, c: len(v.score("a", ["a", TEXT])) == 2,
         "use_tqdm": lambda v, c: bar_of(lambda: v.score("a", TEXT, use_tqdm=Bar)).total == 2,
         "pooling_params": lambda v, c: len(v.score("a", TEXT, pooling_params=PoolingParams(truncate_prompt_tokens=3))[0].prompt_token_ids) == 6,
-        "lora_request": Refused("adapter"),
+        "lora_request": lambda v, c: v.score("a", TEXT, lora_request=ADAPTER)[0].outputs != v.score("a", TEXT)[0].outputs,
     },
 }
 POOLING_ASKS: dict[str, tuple[Any, ...]] = {"encode": (TEXT,), "embed": (TEXT,), "classify": (TEXT,), "score": (TEXT, TEXT)}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from llmx import LLM, RequestError
 from tests.engine.llm_table import Refused
+from tests.lora.adapters import write_adapter
 from tests.pooling.arguments import POOLING_ARGUMENTS, POOLING_ASKS
 from tests.pooling.checkpoints import write
 
@@ -19,7 +21,12 @@ def llms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LLM, LLM]]:
     folders = [tmp_path_factory.mktemp(name) for name in ("bert", "bert_labels")]
     write(folders[0], "bert", "mean_tokens")
     write(folders[1], "bert_labels")
-    with LLM(str(folders[0]), platform="cpu", threads=1, num_blocks=100) as vectors, LLM(str(folders[1]), platform="cpu", threads=1, num_blocks=100) as labels:
+    rng, options = np.random.default_rng(3), []
+    for folder, name in zip(folders, ("encoder", "bert.encoder"), strict=True):
+        pair = rng.normal(0, 1, (4, 32)).astype(np.float32), rng.normal(0, 1, (32, 4)).astype(np.float32)
+        adapter = write_adapter(folder / "adapter", {f"{name}.layer.0.attention.self.value": pair})
+        options.append({"platform": "cpu", "threads": 1, "num_blocks": 100, "lora_modules": [f"there={adapter}"]})
+    with LLM(str(folders[0]), **options[0]) as vectors, LLM(str(folders[1]), **options[1]) as labels:
         yield vectors, labels
 
 

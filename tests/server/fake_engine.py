@@ -71,6 +71,8 @@ class FakeSteering:
         self.paused = False
         self.asked: list[tuple[Any, ...]] = []
         self.refused: Exception | None = None
+        self.adapters: dict[str, dict[str, Any]] = {}
+        self.loads: dict[str, Any] = {}
 
     async def pause(self, mode: str = "keep") -> None:
         self._note("pause", mode)
@@ -88,6 +90,14 @@ class FakeSteering:
 
     async def stop_profile(self) -> dict[str, Any]:
         return self._note("stop_profile", files=["/p/a.trace.json", "/p/a.prof"], steps=5)
+
+    async def load_adapter(self, name: str, path: str, *, in_place: bool = False, pin: bool = False) -> dict[str, Any]:
+        self.adapters[name] = self._note("load_adapter", name, path, in_place, pin, name=name, path=path, rank=4, digest="00", pinned=pin, bytes=100)
+        return self.adapters[name]
+
+    async def unload_adapter(self, name: str) -> None:
+        self._note("unload_adapter", name)
+        del self.adapters[name]
 
     def _note(self, *asked: Any, **facts: Any) -> dict[str, Any]:
         self.asked.append(asked)
@@ -140,6 +150,7 @@ class FakeEngine:
     running: dict[str, list[int]] = field(default_factory=dict)
     started_ids: list[str] = field(default_factory=list)
     params: list[SamplingParams] = field(default_factory=list)
+    loras: list[str] = field(default_factory=list)
     steering: FakeSteering = field(default_factory=FakeSteering)
     counts: EngineStats = field(default_factory=lambda: EngineStats(kv_blocks_total=64))
 
@@ -157,6 +168,7 @@ class FakeEngine:
         priority: int = 0,
         add_special_tokens: bool = True,
         cache_salt: str = "",
+        lora: str = "",
         timeout_s: float | None = None,
         replay: bool = False,
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -165,6 +177,7 @@ class FakeEngine:
         self.running[request_id] = ids
         self.started_ids.append(request_id)
         self.params.append(params)
+        self.loras.append(lora)
         finished = False
         try:
             async for output in self._outputs(ids, params, request_id):

@@ -14,6 +14,7 @@ from processes import HANG_S, Server, serve
 from test_default_deny import OPEN, all_routes, wanted
 from test_live import PRESENT
 from tests.docs.blocks import blocks, commands
+from tests.lora.adapters import smollm2_adapter
 from two_models import minilm
 
 from llmx_server.protocol.anthropic import MessagesRequest
@@ -73,6 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for one in minilm().iterdir():  # a link to the folder would have that folder's name
         (made / "all-MiniLM-L6-v2" / one.name).symlink_to(one)
     write(made / "classifier", "bert_labels")
+    smollm2_adapter(made / "adapter")
     line = {"method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 200, "ignore_eos": True}}
     (made / "requests.jsonl").write_text("\n".join(json.dumps({**line, "custom_id": str(number)}) for number in range(300)))
     return made
@@ -81,7 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def live(folder: Path) -> Iterator[Server]:
     limits = ("--platform", "cpu", "--threads", "1", "--max-model-len", "512", "--num-blocks", "128", "--files-dir", str(folder / "files"))
-    limits += ("--profile-dir", str(folder / "profiles"))
+    limits += ("--profile-dir", str(folder / "profiles"), "--enable-lora")
     with serve("smollm2-135m-instruct", str(folder / "all-MiniLM-L6-v2"), *limits) as running:
         yield running
 
@@ -90,7 +92,7 @@ def live(folder: Path) -> Iterator[Server]:
 def test_the_examples_are_answered(live: Server, folder: Path) -> None:
     known: dict[str, str] = {}
     for words in EXAMPLES:
-        given = [string.Template(word).safe_substitute(known).replace(LOCAL, live.url).replace("./classifier", str(folder / "classifier")) for word in words]
+        given = [string.Template(word).safe_substitute(known).replace(LOCAL, live.url).replace('"./', f'"{folder}/') for word in words]
         done = subprocess.run([*given, "-sS", "--fail-with-body"], capture_output=True, text=True, timeout=HANG_S, cwd=folder)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         assert done.stdout

@@ -100,4 +100,5 @@ def test_every_route_has_its_scope(engine: FakeEngine) -> None:
     assert len(paths) > 20
     admin = {path for path in paths if scopes_of(path) == {"admin"}} - {"/health", "/ready", "/version"}
     steering = {"/sleep", "/wake_up", "/is_sleeping", "/pause", "/resume", "/is_paused", "/reset_prefix_cache", "/start_profile", "/stop_profile"}
+    steering |= {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}
     assert {path for path in admin if not path.startswith("/v1/admin/")} == steering

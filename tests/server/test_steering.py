@@ -47,10 +47,11 @@ async def test_answers_of_admin_routes_are_as_described() -> None:
         calls = [
             ("GET", "/v1/admin/models"), ("GET", "/is_sleeping"), ("POST", "/pause"), ("GET", "/is_paused"), ("POST", "/resume"), ("POST", "/start_profile"),
             ("POST", "/stop_profile"), ("POST", "/reset_prefix_cache"), ("POST", "/sleep"), ("POST", "/wake_up"), ("POST", "/v1/admin/models/load"),
-            ("POST", "/v1/admin/models/unload"),
+            ("POST", "/v1/admin/models/unload"), ("POST", "/v1/load_lora_adapter"), ("POST", "/v1/unload_lora_adapter"),
         ]  # fmt: skip
+        bodies = {"/v1/load_lora_adapter": {"lora_name": "x", "lora_path": "/x"}, "/v1/unload_lora_adapter": {"lora_name": "x"}}
         for method, path in calls:
-            answer = await client.request(method, path, **({"json": {"model": "second"}} if "load" in path else {}))  # type: ignore[arg-type]
+            answer = await client.request(method, path, **({"json": bodies.get(path, {"model": "second"})} if "load" in path else {}))  # type: ignore[arg-type]
             assert answer.status_code == 200, answer.text
             check(document, method, path, answer)
         administered = {

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from llmx.engine.outputs import CompletionOutput, RequestOutput
     from llmx.engine.request_input import TextPrompt, TokensPrompt
     from llmx.errors import ConfigError, EngineDead, LlmxError, ModelError, PlatformError, PluginError, RequestError
+    from llmx.lora.request import LoRARequest
     from llmx.pooling_params import PoolingParams
     from llmx.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
     from llmx.structured_params import StructuredOutputsParams
@@ -39,6 +40,7 @@ __all__ = [
     "EngineDead",
     "LLMEngine",
     "LlmxError",
+    "LoRARequest",
     "ModelError",
     "PlatformError",
     "PluginError",
@@ -63,6 +65,7 @@ _HOMES = {
     "CompletionOutput": "llmx.engine.outputs:CompletionOutput",
     "EngineArgs": "llmx.engine.engine_args:EngineArgs",
     "LLMEngine": "llmx.engine.llm_engine:LLMEngine",
+    "LoRARequest": "llmx.lora.request:LoRARequest",
     "PoolingParams": "llmx.pooling_params:PoolingParams",
     "RequestOutput": "llmx.engine.outputs:RequestOutput",
     "RequestOutputKind": "llmx.sampling_params:RequestOutputKind",

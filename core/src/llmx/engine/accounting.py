@@ -7,6 +7,7 @@ from time import perf_counter_ns
 
 from llmx.engine.outputs import STEP_TOKEN_BOUNDS, EngineStats
 from llmx.kv.manager import KVManager
+from llmx.lora.off import NoAdapters
 from llmx.request import Request
 from llmx.sched.scheduler import Scheduler
 from llmx.sched.step_builder import Scheduled
@@ -56,7 +57,7 @@ class Accounting:
             stats.device_busy = min(window[1] / (now - window[0]), 1.0)
             self._window = [now, 0]
 
-    def snapshot(self, *, idle: bool, kv_map: bool = False) -> EngineStats:
+    def snapshot(self, adapters: NoAdapters, *, idle: bool, kv_map: bool = False) -> EngineStats:
         """Counters and gauges as of now; the engine's own object. idle: nothing waits, runs or is in flight. kv_map: with every block."""
         stats, kv, scheduler = self.stats, self._kv, self._scheduler
         stats.requests_running, stats.requests_waiting = len(scheduler.running), len(scheduler.waiting)
@@ -68,6 +69,8 @@ class Accounting:
         if drafting is not None:
             stats.drafts, stats.draft_tokens = drafting.num_drafts, drafting.num_draft_tokens
             stats.accepted_per_position, stats.accepted_tokens = drafting.accepted_per_position, sum(drafting.accepted_per_position)
+        stats.lora_loaded = len(adapters)
+        stats.lora_slots_used, stats.lora_slots, stats.lora_swaps = adapters.in_use
         stats.step_budget_used = 0.0 if idle else scheduler.budget.used
         stats.device_busy = 0.0 if idle else stats.device_busy
         stats.queue_delay_s = scheduler.queue_delay_s

@@ -88,6 +88,7 @@ class AsyncEngine:
         try:
             on_headers = lambda headers: loading.append(asyncio.create_task(asyncio.to_thread(load_texts, headers, template)))  # noqa: E731
             self.info = await self._supervisor.start(on_progress, on_headers)
+            self.steering.adapters = {str(one["name"]): one for one in self.info.adapters}
             texts = await loading[0]
         except BaseException:
             self._child.kill()
@@ -107,12 +108,13 @@ class AsyncEngine:
         priority: int = 0,
         add_special_tokens: bool = True,
         cache_salt: str = "",
+        lora: str = "",
         timeout_s: float | None = None,
         replay: bool = False,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs as they come, each the state so far with its deltas; the last has finished True.
 
-        cache_salt: prefix-cache entries are shared only between requests with the same one. timeout_s: seconds until
+        cache_salt: prefix-cache entries are shared only between requests with the same one. lora: an adapter's name. timeout_s: seconds until
         RequestTimeout. replay: the caller shows nothing before the end, so outputs may begin anew when the engine died.
         Raises RequestError before the first output, EngineDead when the engine ends first.
         """
@@ -121,7 +123,8 @@ class AsyncEngine:
         params = with_bad_word_ids(params, self.tokenizer)
         text = prompt if isinstance(prompt, str) else None
         fresh = partial(OutputProcessor, request_id, text, ids, params, self.tokenizer)
-        async with contextlib.aclosing(self.follow(Add(request_id, ids, params, priority, cache_salt), fresh, timeout_s=timeout_s, replay=replay)) as outputs:
+        message = Add(request_id, ids, params, priority, cache_salt, lora=lora)
+        async with contextlib.aclosing(self.follow(message, fresh, timeout_s=timeout_s, replay=replay)) as outputs:
             async for output in outputs:
                 yield output
 

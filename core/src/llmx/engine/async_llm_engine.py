@@ -17,6 +17,7 @@ from llmx.engine.pooling_input import pooling_input
 from llmx.engine.pooling_outputs import PoolingRequestOutput
 from llmx.engine.request_input import Prompt, cut_prompt, parse_prompt, request_params
 from llmx.errors import EngineDead, RequestError
+from llmx.lora.request import LoRARequest, adapter_name
 from llmx.pooling_params import PoolingParams
 from llmx.sampling_params import RequestOutputKind, SamplingParams
 from llmx.tokens.tokenizer_view import TokenizerView
@@ -58,7 +59,7 @@ class AsyncLLMEngine:
         sampling_params: SamplingParams,
         request_id: str | None = None,
         *,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         priority: int = 0,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -67,9 +68,8 @@ class AsyncLLMEngine:
         request_id: None makes one. Other arguments as in LLM.generate. Raises RequestError before the first output, EngineDead when
         the engine ends first.
         """
-        if lora_request is not None:
-            raise RequestError("lora_request is set: adapters are not supported; merge it into the model's weights", field="lora_request")
         await self.ready()
+        lora = await self._adapter(lora_request)
         engine = self.engine
         parsed = parse_prompt(prompt, engine.tokenizer, tokenization_kwargs)
         params = request_params(
@@ -79,8 +79,8 @@ class AsyncLLMEngine:
         ids = cut_prompt(parsed.ids, params, engine.info.max_model_len)
         params = with_thinking_budget(params, engine.config, engine.chat_template, engine.tokenizer, ids)
         request_id = request_id or f"llm-{uuid.uuid4().hex}"
-        async for output in engine.generate(ids, params, request_id, priority=priority, cache_salt=parsed.cache_salt):
-            output = replace(output, prompt=parsed.text)
+        async for output in engine.generate(ids, params, request_id, priority=priority, cache_salt=parsed.cache_salt, lora=lora):
+            output = replace(output, prompt=parsed.text, lora_request=lora_request)
             if params.output_kind is RequestOutputKind.DELTA:
                 yield only_new(output)
             elif output.finished or params.output_kind is RequestOutputKind.CUMULATIVE:
@@ -92,17 +92,42 @@ class AsyncLLMEngine:
         pooling_params: PoolingParams,
         request_id: str | None = None,
         *,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         priority: int = 0,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[PoolingRequestOutput, None]:
         """The one output of a request to a model that gives vectors or scores. Arguments as in LLM.encode. Raises as `generate` does."""
-        if lora_request is not None:
-            raise RequestError("lora_request is set: adapters are not supported; merge it into the model's weights", field="lora_request")
         await self.ready()
+        lora = await self._adapter(lora_request)
         self._check_priority(priority)
         ids, second, params = pooling_input(prompt, pooling_params, self.engine.tokenizer, self.engine.info.max_model_len, tokenization_kwargs)
-        yield await pool(self.engine, ids, params, request_id or f"llm-{uuid.uuid4().hex}", second_text=second, priority=priority)
+        yield await pool(self.engine, ids, params, request_id or f"llm-{uuid.uuid4().hex}", second_text=second, priority=priority, lora=lora)
+
+    async def _adapter(self, request: LoRARequest | None) -> str:
+        """The name of its adapter, loaded if it is not yet."""
+        asked: list[tuple[str, bool]] = []
+        name = adapter_name(request, lambda name, path, in_place: asked.append((path, in_place)))
+        for path, in_place in asked:
+            known = self.engine.steering.adapters.get(name)
+            if known is None or in_place or known["path"] != path:
+                await self.engine.steering.load_adapter(name, path, in_place=in_place)
+        return name
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter before a request names it. Raises RequestError with what is wrong with it."""
+        await self.ready()
+        return bool(await self._adapter(lora_request))
+
+    async def remove_lora(self, lora_name: str) -> bool:
+        """Forget an adapter; requests that had begun keep it. Raises ModelNotFound."""
+        await self.ready()
+        await self.engine.steering.unload_adapter(lora_name)
+        return True
+
+    async def list_loras(self) -> list[str]:
+        """Names of the adapters that are loaded."""
+        await self.ready()
+        return list(self.engine.steering.adapters)
 
     def _check_priority(self, priority: int) -> None:
         if priority and self.engine.config.scheduler.policy != "priority":

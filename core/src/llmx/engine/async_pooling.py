@@ -28,14 +28,15 @@ async def pool(
     priority: int = 0,
     cache_salt: str = "",
     timeout_s: float | None = None,
+    lora: str = "",
 ) -> PoolingRequestOutput:
-    """The answer. second_text: where the second text of a pair begins. Cancelling it aborts the request.
+    """The answer. second_text: where the second text of a pair begins. lora: an adapter's name. Cancelling it aborts the request.
 
     Raises RequestError for what the model cannot do, EngineDead when the engine ends first and cannot be asked again.
     """
     config = engine.info.pooling
     check_pooling(config, params)
-    message = Add(request_id, token_ids, SamplingParams(max_tokens=0), priority, cache_salt, params, second_text)
+    message = Add(request_id, token_ids, SamplingParams(max_tokens=0), priority, cache_salt, params, second_text, lora)
     fresh = partial(PoolingProcessor, request_id, token_ids, whole=gives_rows(config, params))
     async with aclosing(engine.follow(message, fresh, timeout_s=timeout_s, replay=True)) as outputs:
         async for output in outputs:

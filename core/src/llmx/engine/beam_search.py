@@ -16,6 +16,7 @@ from llmx.engine.outputs import CompletionOutput, RequestOutput, TokenLogprobs
 from llmx.engine.progress import ProgressBar
 from llmx.engine.request_input import ParsedPrompt, Prompt, parse_prompt
 from llmx.errors import RequestError
+from llmx.lora.request import LoRARequest
 from llmx.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class BeamSearchSequence:
     text: str | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    lora_request: None = None  # adapters are not supported: always None
+    lora_request: LoRARequest | None = None
 
 
 @dataclass(slots=True)
@@ -107,11 +108,12 @@ class BeamSearch:
 
 @dataclass(frozen=True, slots=True)
 class BeamSearcher:
-    """Runs searches on an engine. step: one turn of it (`LLMEngine.step`, or what wraps it). next_id: a fresh request id."""
+    """Runs searches on an engine. step: one turn of it (`LLMEngine.step`, or what wraps it). next_id: a fresh request id. lora_request: the adapter of all."""
 
     engine: LLMEngine
     step: Callable[[], list[RequestOutput]]
     next_id: Callable[[], str]
+    lora_request: LoRARequest | None = None
 
     def run(self, prompts: Sequence[Prompt], params: BeamSearchParams, concurrency_limit: int | None, bar: ProgressBar) -> list[BeamSearchOutput]:
         """The searches of all prompts, concurrency_limit at a time; None: all. Raises RequestError for a prompt that cannot be served."""
@@ -128,7 +130,10 @@ class BeamSearcher:
                     self._round(live)
                     for _ in range(sum(not one.live for one in live)):
                         bar.count()
-        return [one.result(lambda ids: tokenizer.decode(ids, params.skip_special_tokens)) for one in searches]
+        outputs = [one.result(lambda ids: tokenizer.decode(ids, params.skip_special_tokens)) for one in searches]
+        for sequence in (sequence for output in outputs for sequence in output.sequences):
+            sequence.lora_request = self.lora_request
+        return outputs
 
     def _round(self, searches: list[BeamSearch]) -> None:
         """One token for every live beam of these searches."""
@@ -139,7 +144,7 @@ class BeamSearcher:
             for one in searches:
                 for beam in one.live:
                     prompt = replace(one.prompt, ids=beam.tokens)
-                    rows[self.engine.add_request(self.next_id(), prompt, ask, limited=False)] = None
+                    rows[self.engine.add_request(self.next_id(), prompt, ask, limited=False, lora_request=self.lora_request)] = None
             while None in rows.values():
                 rows |= {output.request_id: _row(output.outputs[0]) for output in self.step() if output.request_id in rows}
         except BaseException:

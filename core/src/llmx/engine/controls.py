@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ class Controls:
         try:
             return Controlled(message.token, self._do(message.what, message.argument))
         except RequestError as error:
-            return Controlled(message.token, error=str(error), kind=type(error).__name__)
+            return Controlled(message.token, error=str(error), kind=type(error).__name__, field=error.field)
         except OSError as error:
             return Controlled(message.token, error=f"{message.what}: {error}", kind=RequestFailed.__name__)
 
@@ -61,6 +62,17 @@ class Controls:
                 self._profile.start()
             case "stop_profile":
                 return self._stop_profile()
+            case "load_lora" | "unload_lora" | "pin_lora":
+                return self._adapters(what, **json.loads(argument))
+        return {}
+
+    def _adapters(self, what: str, name: str, **options: Any) -> dict[str, Any]:
+        adapters, running = self._engine.adapters, self._engine.scheduler.running
+        if what == "load_lora":
+            return adapters.load(name, options.pop("path"), running, **options)
+        if what == "pin_lora":
+            return adapters.pin(name, running)
+        adapters.unload(name, running)
         return {}
 
     def _pause(self, *, finish: bool) -> None:

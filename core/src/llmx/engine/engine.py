@@ -206,7 +206,7 @@ class Engine:
 
     def stats(self, *, kv_map: bool = False) -> EngineStats:
         """Counters and gauges as of now; the engine's own object. kv_map: with the state of every block."""
-        return self.accounting.snapshot(idle=not self.has_work, kv_map=kv_map)
+        return self.accounting.snapshot(self.adapters, idle=not self.has_work, kv_map=kv_map)
 
     def close(self) -> None:
         """Free the executor."""

@@ -19,6 +19,7 @@ from llmx.engine.progress import ProgressBar
 from llmx.engine.refused_methods import refuse_methods
 from llmx.engine.request_input import ParsedPrompt, Prompt, as_batch, one_per_prompt, parse_prompt
 from llmx.errors import RequestError
+from llmx.lora.request import LoRARequest, adapters_per_prompt
 from llmx.pooling_params import PoolingParams
 from llmx.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from llmx.tokens.chat_template import ChatTemplate
@@ -33,6 +34,7 @@ __all__ = ["LLM", "Prompt"]
 Messages = Sequence[Mapping[str, Any]]
 Params = SamplingParams | Sequence[SamplingParams] | None
 Bar = bool | Callable[..., Any]
+Adapters = LoRARequest | Sequence[LoRARequest | None] | None
 
 
 @refuse_methods
@@ -75,7 +77,7 @@ class LLM:
         sampling_params: Params = None,
         *,
         use_tqdm: Bar = True,
-        lora_request: None = None,
+        lora_request: Adapters = None,
         priority: Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
@@ -84,18 +86,18 @@ class LLM:
 
         sampling_params: one for all, or one per prompt; None: get_default_sampling_params(). use_tqdm: a progress bar on a terminal, or
         what makes one (called like tqdm). priority: one number per prompt, lower runs earlier; needs scheduling_policy="priority".
-        tokenization_kwargs: add_special_tokens, truncate_prompt_tokens, truncation_side.
-        Raises RequestError for a prompt or argument that cannot be served, before anything runs.
+        tokenization_kwargs: add_special_tokens, truncate_prompt_tokens, truncation_side. lora_request: an adapter for all, or one (or None) per
+        prompt; it is loaded when it is first named. Raises RequestError for a prompt or argument that cannot be served, before anything runs.
         """
-        _refuse_text_only(lora_request, mm_processor_kwargs)
-        return self._collect(self._submit(prompts, sampling_params, priority, tokenization_kwargs), use_tqdm)
+        _refuse_text_only(mm_processor_kwargs)
+        return self._collect(self._submit(prompts, sampling_params, priority, tokenization_kwargs, lora_request), use_tqdm)
 
     def chat(
         self,
         messages: Messages | Sequence[Messages],
         sampling_params: Params = None,
         use_tqdm: Bar = True,
-        lora_request: None = None,
+        lora_request: Adapters = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
@@ -113,14 +115,14 @@ class LLM:
         add_generation_prompt=False. tools: shown to the template; calls come as text. chat_template_kwargs: further variables.
         The other arguments are those of generate.
         """
-        _refuse_text_only(lora_request, mm_processor_kwargs)
+        _refuse_text_only(mm_processor_kwargs)
         prompts = self._render(
             messages,
             chat_template,
             chat_template_content_format,
             {"tools": tools, "add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message, **(chat_template_kwargs or {})},
         )
-        return self._collect(self._submit(prompts, sampling_params, priority, tokenization_kwargs), use_tqdm)
+        return self._collect(self._submit(prompts, sampling_params, priority, tokenization_kwargs, lora_request), use_tqdm)
 
     def enqueue(
         self,
@@ -128,7 +130,7 @@ class LLM:
         sampling_params: Params = None,
         *,
         use_tqdm: Bar = True,
-        lora_request: None = None,
+        lora_request: Adapters = None,
         priority: Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
@@ -137,15 +139,15 @@ class LLM:
 
         Arguments as in generate; use_tqdm shows how the prompts are taken in.
         """
-        _refuse_text_only(lora_request, mm_processor_kwargs)
-        return self._enqueue(self._submit(prompts, sampling_params, priority, tokenization_kwargs), use_tqdm)
+        _refuse_text_only(mm_processor_kwargs)
+        return self._enqueue(self._submit(prompts, sampling_params, priority, tokenization_kwargs, lora_request), use_tqdm)
 
     def enqueue_chat(
         self,
         messages: Messages | Sequence[Messages],
         sampling_params: Params = None,
         use_tqdm: Bar = True,
-        lora_request: None = None,
+        lora_request: Adapters = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
@@ -158,14 +160,14 @@ class LLM:
         priority: Sequence[int] | None = None,
     ) -> list[str]:
         """Like enqueue, for conversations; arguments as in chat."""
-        _refuse_text_only(lora_request, mm_processor_kwargs)
+        _refuse_text_only(mm_processor_kwargs)
         prompts = self._render(
             messages,
             chat_template,
             chat_template_content_format,
             {"tools": tools, "add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message, **(chat_template_kwargs or {})},
         )
-        return self._enqueue(self._submit(prompts, sampling_params, priority, tokenization_kwargs), use_tqdm)
+        return self._enqueue(self._submit(prompts, sampling_params, priority, tokenization_kwargs, lora_request), use_tqdm)
 
     def wait_for_completion(self, *, use_tqdm: Bar = True) -> list[RequestOutput]:
         """Outputs of everything that was enqueued, in that order; [] when nothing was."""
@@ -194,13 +196,12 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: BeamSearchParams,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         use_tqdm: Bar = False,
         concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
         """The beam_width most likely answers to each prompt, best first. concurrency_limit: prompts that are searched at the same time; None: all."""
-        _refuse_text_only(lora_request, None)
-        searcher = BeamSearcher(self.llm_engine, self._step, self._next_id)
+        searcher = BeamSearcher(self.llm_engine, self._step, self._next_id, lora_request)
         return searcher.run(as_batch(prompts), params, concurrency_limit, ProgressBar(use_tqdm, "Beam search"))
 
     # -- vectors and scores ------------------------------------------------------------------------------------------
@@ -211,13 +212,12 @@ class LLM:
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
         *,
         use_tqdm: Bar = True,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         pooling_task: str | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[PoolingRequestOutput]:
         """What the model gives for each prompt, as arrays. pooling_task: embed, classify, token_embed or token_classify; None: the model's own."""
-        _refuse_text_only(lora_request, None)
-        return self._pooling.encode(prompts, pooling_params, pooling_task, tokenization_kwargs, use_tqdm)
+        return self._pooling.using(lora_request).encode(prompts, pooling_params, pooling_task, tokenization_kwargs, use_tqdm)
 
     def embed(
         self,
@@ -225,12 +225,11 @@ class LLM:
         *,
         use_tqdm: Bar = True,
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[EmbeddingRequestOutput]:
         """A vector per prompt, of an embedding model."""
-        _refuse_text_only(lora_request, None)
-        return self._pooling.embed(prompts, pooling_params, tokenization_kwargs, use_tqdm)
+        return self._pooling.using(lora_request).embed(prompts, pooling_params, tokenization_kwargs, use_tqdm)
 
     def classify(
         self,
@@ -238,12 +237,11 @@ class LLM:
         *,
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
         use_tqdm: Bar = True,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[ClassificationRequestOutput]:
         """A number per label and prompt, of a classifier."""
-        _refuse_text_only(lora_request, None)
-        return self._pooling.classify(prompts, pooling_params, tokenization_kwargs, use_tqdm)
+        return self._pooling.using(lora_request).classify(prompts, pooling_params, tokenization_kwargs, use_tqdm)
 
     def score(
         self,
@@ -253,11 +251,10 @@ class LLM:
         *,
         use_tqdm: Bar = True,
         pooling_params: PoolingParams | None = None,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
     ) -> list[ScoringRequestOutput]:
         """How well texts go together: one against one or many, or as many against as many. Cosine of vectors, or a one-label classifier's score."""
-        _refuse_text_only(lora_request, None)
-        return self._pooling.score(data_1, data_2, pooling_params, use_tqdm)
+        return self._pooling.using(lora_request).score(data_1, data_2, pooling_params, use_tqdm)
 
     # -- how -----------------------------------------------------------------------------------------------------------
 
@@ -274,17 +271,21 @@ class LLM:
         texts = [template.render(conversation, **options) for conversation in conversations]
         return [{"prompt": text, "prompt_token_ids": self.tokenizer.encode(text, add_special_tokens=False)} for text in texts]
 
-    def _submit(self, prompts: Prompt | Sequence[Prompt], params: Params, priority: Sequence[int] | None, tokenization: Mapping[str, Any] | None) -> list[str]:
+    def _submit(
+        self, prompts: Prompt | Sequence[Prompt], params: Params, priority: Sequence[int] | None, tokenization: Mapping[str, Any] | None, lora: Adapters
+    ) -> list[str]:
         """Add all requests of one call, or none of them."""
         batch = as_batch(prompts)
         each = one_per_prompt("sampling_params", params, len(batch), SamplingParams, self.get_default_sampling_params())
         order = one_per_prompt("priority", priority, len(batch), int, 0)
         parsed: list[ParsedPrompt] = [parse_prompt(prompt, self.tokenizer, tokenization) for prompt in batch]
+        adapters = adapters_per_prompt(lora, len(batch))
         ids: list[str] = []
         try:
-            for prompt, one, place in zip(parsed, each, order, strict=True):
+            for prompt, one, place, adapter in zip(parsed, each, order, adapters, strict=True):
                 final = replace(one, output_kind=RequestOutputKind.FINAL_ONLY)
-                ids.append(self.llm_engine.add_request(self._next_id(), prompt, final, priority=place, tokenization_kwargs=tokenization))
+                more: dict[str, Any] = {"priority": place, "tokenization_kwargs": tokenization, "lora_request": adapter}
+                ids.append(self.llm_engine.add_request(self._next_id(), prompt, final, **more))
         except BaseException:
             self.llm_engine.abort_request(ids)
             raise
@@ -372,8 +373,6 @@ class LLM:
         self.close()
 
 
-def _refuse_text_only(lora_request: object, mm_processor_kwargs: object) -> None:
-    if lora_request is not None:
-        raise RequestError("lora_request is set: adapters are not supported; merge it into the model's weights", field="lora_request")
+def _refuse_text_only(mm_processor_kwargs: object) -> None:
     if mm_processor_kwargs is not None:
         raise RequestError("mm_processor_kwargs is set: models take text only here, leave it out", field="mm_processor_kwargs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llmx.config import EngineConfig
@@ -18,6 +19,7 @@ from llmx.engine.prefix_reset import reset_prefix_cache
 from llmx.engine.request_input import ParsedPrompt, Prompt, cut_prompt, parse_prompt, request_params
 from llmx.errors import RequestError
 from llmx.hooks.types import ConfigPatch
+from llmx.lora.request import LoRARequest, adapter_name
 from llmx.pooling_params import PoolingParams, check_pooling, gives_rows
 from llmx.resolve import apply_patches
 from llmx.sampling_params import RequestOutputKind, SamplingParams, sampling_defaults
@@ -57,6 +59,7 @@ class LLMEngine:
         self.max_logprobs = engine_args.max_logprobs
         self._processors: dict[str, OutputProcessor | PoolingProcessor] = {}
         self._kinds: dict[str, RequestOutputKind] = {}
+        self._adapters: dict[str, LoRARequest] = {}
         self._start(user_set)
 
     @classmethod
@@ -96,11 +99,12 @@ class LLMEngine:
         priority: int = 0,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         limited: bool = True,
+        lora_request: LoRARequest | None = None,
     ) -> str:
         """Queue a request; its id. Raises RequestError when it cannot be served; then nothing changed.
 
         priority: lower runs earlier, 0 takes that of params; needs scheduling_policy="priority". tokenization_kwargs: add_special_tokens,
-        truncate_prompt_tokens, truncation_side. limited False: max_logprobs does not hold.
+        truncate_prompt_tokens, truncation_side. lora_request: the adapter, loaded if it is not yet. limited False: max_logprobs does not hold.
         """
         priority = priority or params.priority
         if priority and self.config.scheduler.policy != "priority":
@@ -111,18 +115,41 @@ class LLMEngine:
         params = request_params(params, self.tokenizer, self.info.vocab_size, tokenization=tokenization_kwargs, max_logprobs=limit)
         ids = cut_prompt(parsed.ids, params, self.info.max_model_len)
         params = with_thinking_budget(params, self.config, self.chat_template, self.tokenizer, ids)
-        self.engine.add(Add(request_id, ids, params, priority, parsed.cache_salt))
+        self.engine.add(Add(request_id, ids, params, priority, parsed.cache_salt, lora=self.adapter_of(lora_request)))
         self._processors[request_id] = OutputProcessor(request_id, parsed.text, ids, params, self.tokenizer)
         self._kinds[request_id] = params.output_kind
+        if lora_request is not None:
+            self._adapters[request_id] = lora_request
         return request_id
 
-    def add_pooling_request(self, request_id: str, token_ids: list[int], params: PoolingParams, *, second_text: int = -1) -> str:
-        """Queue a text for a model that gives vectors or scores; its id. second_text: where the second of a pair begins.
+    def adapter_of(self, lora_request: object) -> str:
+        """The name of a LoRARequest's adapter, loaded if it is not yet; "" for None. Raises RequestError."""
+        return adapter_name(lora_request, partial(self.engine.adapters.load, running=self.engine.scheduler.running))
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter before a request names it. Raises RequestError with what is wrong with it."""
+        return bool(self.adapter_of(lora_request))
+
+    def remove_lora(self, lora_name: str) -> bool:
+        """Forget an adapter; requests that had begun keep it. Raises ModelNotFound."""
+        self.engine.adapters.unload(lora_name, self.engine.scheduler.running)
+        return True
+
+    def pin_lora(self, lora_name: str) -> bool:
+        """Keep an adapter in a device slot. Raises ModelNotFound, RequestError when no slot is free for that."""
+        return bool(self.engine.adapters.pin(lora_name, self.engine.scheduler.running))
+
+    def list_loras(self) -> list[str]:
+        """Names of the adapters that are loaded."""
+        return [str(one["name"]) for one in self.engine.adapters.facts()]
+
+    def add_pooling_request(self, request_id: str, token_ids: list[int], params: PoolingParams, *, second_text: int = -1, lora: str = "") -> str:
+        """Queue a text for a model that gives vectors or scores; its id. second_text: where the second of a pair begins. lora: an adapter's name.
 
         Raises RequestError when it cannot be served; then nothing changed.
         """
         check_pooling(self.info.pooling, params)
-        self.engine.add(Add(request_id, token_ids, SamplingParams(max_tokens=0), pooling=params, second_text=second_text))
+        self.engine.add(Add(request_id, token_ids, SamplingParams(max_tokens=0), pooling=params, second_text=second_text, lora=lora))
         self._processors[request_id] = PoolingProcessor(request_id, token_ids, whole=gives_rows(self.info.pooling, params))
         self._kinds[request_id] = RequestOutputKind.FINAL_ONLY
         return request_id
@@ -130,6 +157,7 @@ class LLMEngine:
     def abort_request(self, request_ids: str | Iterable[str]) -> None:
         """End requests; they give no further output. Unknown ids are fine."""
         for request_id in [request_ids] if isinstance(request_ids, str) else list(request_ids):
+            self._adapters.pop(request_id, None)
             if self._processors.pop(request_id, None) is not None:
                 self.engine.abort(Abort(request_id))
 
@@ -160,7 +188,11 @@ class LLMEngine:
                 del self._processors[request_id], self._kinds[request_id]
             if processor.finished or (processor.news and kind is not RequestOutputKind.FINAL_ONLY):
                 output = processor.drain()
+                if (adapter := self._adapters.get(request_id)) is not None and isinstance(output, RequestOutput):
+                    output.lora_request = adapter
                 outputs.append(only_new(output) if kind is RequestOutputKind.DELTA and isinstance(output, RequestOutput) else output)
+            if processor.finished:
+                self._adapters.pop(request_id, None)
         return outputs
 
     # -- the whole -----------------------------------------------------------------------------------------------------

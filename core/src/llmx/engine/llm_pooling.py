@@ -19,6 +19,7 @@ from llmx.engine.pooling_outputs import (
 )
 from llmx.engine.request_input import Prompt, as_batch, one_per_prompt
 from llmx.errors import RequestError
+from llmx.lora.request import LoRARequest
 from llmx.pooling_params import PoolingConfig, PoolingParams, check_pooling
 
 if TYPE_CHECKING:
@@ -33,8 +34,12 @@ Params = PoolingParams | Sequence[PoolingParams] | None
 class PoolingCalls:
     """Made by LLM. collect: steps the engine until requests have ended. next_id: a fresh request id."""
 
-    def __init__(self, engine: LLMEngine, collect: Collect, next_id: Callable[[], str]) -> None:
-        self._engine, self._collect, self._next_id = engine, collect, next_id
+    def __init__(self, engine: LLMEngine, collect: Collect, next_id: Callable[[], str], lora: str = "") -> None:
+        self._engine, self._collect, self._next_id, self._lora = engine, collect, next_id, lora
+
+    def using(self, lora_request: LoRARequest | None) -> PoolingCalls:
+        """The same with an adapter, loaded if it is not yet; None: without. Raises RequestError."""
+        return PoolingCalls(self._engine, self._collect, self._next_id, self._engine.adapter_of(lora_request))
 
     def encode(self, prompts: Any, params: Params, task: str | None, tokenization: Mapping[str, Any] | None, bar: Any) -> list[PoolingRequestOutput]:
         """One output per prompt."""
@@ -103,7 +108,7 @@ class PoolingCalls:
         ids: list[str] = []
         try:
             for tokens, second, params in jobs:
-                ids.append(self._engine.add_pooling_request(self._next_id(), tokens, params, second_text=second))
+                ids.append(self._engine.add_pooling_request(self._next_id(), tokens, params, second_text=second, lora=self._lora))
         except BaseException:
             self._engine.abort_request(ids)
             raise

@@ -135,6 +135,7 @@ class EngineInfo(msgspec.Struct, array_like=True):
     step_s: float = 0.0  # the largest step, as the warm-up foresees it
     pooling: PoolingConfig | None = None  # of a model that gives vectors or scores
     drafting: str = ""  # the drafter and its settings; empty: none
+    adapters: list[dict[str, Any]] = []  # LoRA adapters that were loaded at the start: name, path, rank, digest, pinned, bytes
 
 
 class Ready(msgspec.Struct, tag=2, array_like=True):
@@ -201,6 +202,7 @@ class Controlled(msgspec.Struct, tag=7, array_like=True):
     facts: dict[str, Any] = {}
     error: str | None = None
     kind: str = "RequestError"
+    field: str | None = None
 
 
 ToEngine = Add | Abort | GetStats | Shutdown | Control

@@ -20,6 +20,9 @@ GAUGES: tuple[tuple[str, str, Reader], ...] = (
     ("llmx:kv_blocks_cached", "KV blocks that nobody holds and a prefix hit may take", lambda s: s.kv_blocks_cached),
     ("llmx:step_budget_used_perc", "Share of the token budget that the last step used, 0 to 1", lambda s: s.step_budget_used),
     ("llmx:device_busy_perc", "Share of recent time in which the device worked, 0 to 1", lambda s: s.device_busy),
+    ("llmx:lora_adapters", "LoRA adapters that are loaded", lambda s: s.lora_loaded),
+    ("llmx:lora_slots", "LoRA adapters that can run at the same time", lambda s: s.lora_slots),
+    ("llmx:lora_slots_used", "Device slots that hold a LoRA adapter", lambda s: s.lora_slots_used),
     ("llmx:queue_delay_seconds", "Age of the oldest waiting request", lambda s: s.queue_delay_s),
 )
 COUNTERS: tuple[tuple[str, str, Reader], ...] = (
@@ -29,6 +32,7 @@ COUNTERS: tuple[tuple[str, str, Reader], ...] = (
     ("llmx:spec_decode_num_drafts", "Steps of requests in which drafts were verified", lambda s: s.drafts),
     ("llmx:spec_decode_num_draft_tokens", "Tokens guessed ahead and verified", lambda s: s.draft_tokens),
     ("llmx:spec_decode_num_accepted_tokens", "Tokens guessed ahead that the model drew", lambda s: s.accepted_tokens),
+    ("llmx:lora_swaps", "Times a LoRA adapter was brought into a device slot", lambda s: s.lora_swaps),
     ("llmx:prompt_tokens", "Prompt tokens taken in", lambda s: s.prompt_tokens),
     ("llmx:generation_tokens", "Tokens generated", lambda s: s.generation_tokens),
     ("llmx:steps", "Engine steps", lambda s: s.steps),

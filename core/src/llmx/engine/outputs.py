@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from llmx.lora.request import LoRARequest
 
 __all__ = [
     "NOTHING_ALLOWED",
@@ -94,7 +97,7 @@ class CompletionOutput:
     error: str | None = None  # with finish_reason "error"
     text_delta: str = ""
     new_token_ids: list[int] = field(default_factory=list)
-    lora_request: None = None  # adapters are not supported: always None
+    lora_request: LoRARequest | None = None  # the adapter that made it, of offline calls
     num_draft_tokens: int = 0  # tokens guessed ahead for it and verified
     num_accepted_tokens: int = 0  # of these, those that the model drew
 
@@ -121,7 +124,7 @@ class RequestOutput:
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # entry 0 is None: nothing precedes it
     num_cached_tokens: int = 0  # prompt tokens whose KV came from the prefix cache
     metrics: RequestMetrics | None = None
-    lora_request: None = None  # adapters are not supported: always None
+    lora_request: LoRARequest | None = None  # the adapter that made it, of offline calls
     kv_transfer_params: None = None  # KV is not transferred between engines: always None
 
 
@@ -148,6 +151,10 @@ class EngineStats:
     step_tokens: int = 0  # token rows of all steps
     step_token_buckets: list[int] = field(default_factory=lambda: [0] * (len(STEP_TOKEN_BOUNDS) + 1))  # steps with at most so many rows; the last: more
     requests_finished: dict[str, int] = field(default_factory=dict)  # by finish reason
+    lora_loaded: int = 0  # adapters that may be named
+    lora_slots: int = 0  # of the executor
+    lora_slots_used: int = 0
+    lora_swaps: int = 0  # adapters brought into a slot
     step_budget_used: float = 0.0  # share of the token budget that the last step used
     device_busy: float = 0.0  # share of recent time that steps took
     queue_delay_s: float = 0.0  # age of the oldest waiting request

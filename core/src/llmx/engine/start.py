@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from math import prod
 from time import monotonic
+from typing import Any
 
 import pluggy
 
@@ -109,7 +110,7 @@ def start_engine(
         engine.adapters, engine.scheduler.admission.adapters = adapters, adapters.slots
     step_s = measure(engine)
     watch_steps(engine, ready.manager, ready.config)
-    return engine, _info(ready, kv_plan, monotonic() - began, step_s)
+    return engine, _info(ready, kv_plan, monotonic() - began, step_s, engine.adapters.facts())
 
 
 def _check_variables(manager: pluggy.PluginManager, platform: str, config: EngineConfig) -> None:
@@ -173,7 +174,7 @@ def _device_bytes(executor: Executor) -> int:
     return spare_bytes() if free is None else int(free)
 
 
-def _info(ready: Prepared, kv_plan: KVPlan, load_s: float, step_s: float) -> EngineInfo:
+def _info(ready: Prepared, kv_plan: KVPlan, load_s: float, step_s: float, adapters: list[dict[str, Any]]) -> EngineInfo:
     summary, limits = ready.loaded.summary, ready.executor.limits
     full = min((group.num_blocks - 1) // max(blocks_for(group.need, summary.max_model_len, limits.max_tokens), 1) for group in kv_plan.groups)
     tokens = min((group.num_blocks - 1) * group.need.block_tokens for group in kv_plan.groups)
@@ -206,5 +207,6 @@ def _info(ready: Prepared, kv_plan: KVPlan, load_s: float, step_s: float) -> Eng
         step_s=step_s,
         pooling=ready.loaded.pooling,
         drafting=str(ready.drafter or ""),
+        adapters=adapters,
     )
 

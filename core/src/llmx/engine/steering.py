@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +27,8 @@ class Steering:
     def __init__(self, supervisor: Supervisor, questions: Questions, running: Mapping[str, Running], check: Callable[[], None]) -> None:
         self._supervisor, self._questions, self._running, self._check = supervisor, questions, running, check
         self.paused = False
+        self.adapters: dict[str, dict[str, Any]] = {}  # LoRA adapters by name: path, rank, digest, pinned, bytes
+        self.loads: dict[str, Control] = {}  # what brought those that came after the start
 
     async def pause(self, mode: str = "keep") -> None:
         """Start no more steps; new requests wait. Also for engine processes that are started after this one died.
@@ -35,7 +38,8 @@ class Steering:
         """
         self._check()
         before = list(self._running.values())
-        self.paused, self._supervisor.standing = True, [Control(NOBODY, "pause")]
+        self.paused = True
+        self._stand()
         while not (await self._ask("pause", mode if mode == "wait" else ""))["paused"]:
             await asyncio.sleep(_LOOK_S)
         if mode == "abort":
@@ -44,7 +48,8 @@ class Steering:
 
     async def resume(self) -> None:
         """Go on after `pause`."""
-        self.paused, self._supervisor.standing = False, []
+        self.paused = False
+        self._stand()
         await self._ask("resume")
 
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> dict[str, Any]:
@@ -62,10 +67,34 @@ class Steering:
         """Write what was recorded: {"files", "steps"}. Raises Conflict when nothing is being recorded."""
         return await self._ask("stop_profile", timeout_s=_PROFILE_S)
 
+    async def load_adapter(self, name: str, path: str, *, in_place: bool = False, pin: bool = False) -> dict[str, Any]:
+        """Serve a LoRA adapter from a folder as `name`: the facts about it. Also in engine processes that are started after this one died.
+
+        in_place: one of that name is replaced. pin: it keeps its device slot. Raises RequestError with what is wrong with it.
+        """
+        given = {"name": name, "path": path, "in_place": in_place, "pin": pin}
+        facts = self.adapters[name] = await self._ask("load_lora", json.dumps(given))
+        self.loads[name] = Control(NOBODY, "load_lora", json.dumps({**given, "in_place": True}))
+        self._stand()
+        if pin:
+            facts = self.adapters[name] = await self._ask("pin_lora", json.dumps({"name": name}))
+        return facts
+
+    async def unload_adapter(self, name: str) -> None:
+        """Serve a LoRA adapter no more; requests that had begun keep it. Raises ModelNotFound."""
+        await self._ask("unload_lora", json.dumps({"name": name}))
+        self.adapters.pop(name, None)
+        self.loads.pop(name, None)
+        self._stand()
+
+    def _stand(self) -> None:
+        """What a process that replaces this one is told first."""
+        self._supervisor.standing = [*([Control(NOBODY, "pause")] if self.paused else []), *self.loads.values()]
+
     async def _ask(self, what: str, argument: str = "", **limit: float) -> dict[str, Any]:
         self._check()
         answer: Controlled = await self._questions.ask(lambda token: Control(token, what, argument), **limit)
         if answer.error is not None:
             kind: type[RequestError] = getattr(errors, answer.kind)
-            raise kind(answer.error)
+            raise kind(answer.error, field=answer.field)
         return answer.facts

@@ -47,6 +47,7 @@ class _State:
     slots: dict[int, _Slot] = field(default_factory=dict)
     queue: deque[_Pending] = field(default_factory=deque)
     kv_done: list[int] = field(default_factory=list)
+    adapters: set[int] = field(default_factory=set)  # LoRA slots that hold one
 
 
 class NullExecutor:
@@ -62,7 +63,7 @@ class NullExecutor:
         max_inflight: int = 2,
         nan_tokens: frozenset[int] = frozenset(),
     ) -> None:
-        features = frozenset({"late_mask", "host_logits", "device_drafts"})
+        features = frozenset({"late_mask", "host_logits", "device_drafts", "lora"})
         self.limits = Limits(max_tokens=max_tokens, max_requests=max_requests, max_inflight=max_inflight, features=features)
         self.model = NullModel(vocab_size, nan_tokens)
         self._needs = needs
@@ -130,9 +131,16 @@ class NullExecutor:
         return out
 
     def control(self, cmd: Control) -> Reply:
-        """`stats` answers; anything else is refused by name."""
+        """`stats` answers; `lora_add` and `lora_remove` are taken note of, tokens stay as they are; anything else is refused by name."""
         if cmd.kind == "stats":
             return Reply(True, {"slots": len(self._state.slots), "in_flight": len(self._state.queue)})
+        if cmd.kind == "lora_add":
+            self._state.adapters.add(cmd.args["slot"])
+            return Reply(True)
+        if cmd.kind == "lora_remove":
+            if not self._state.queue:  # a step in flight may still name it
+                self._state.adapters.discard(cmd.args["slot"])
+            return Reply(True)
         return Reply(False, error=f"the null executor does not know the control {cmd.kind!r}")
 
     def close(self) -> None:
@@ -173,6 +181,8 @@ class NullExecutor:
     def _join(self, joined: Joined, history: list[int]) -> None:
         if joined.slot in self._state.slots:
             raise KVFault(f"slot {joined.slot} joined while it is in use")
+        if joined.lora_slot >= 0 and joined.lora_slot not in self._state.adapters:
+            raise KVFault(f"slot {joined.slot} uses LoRA slot {joined.lora_slot}, which holds no adapter")
         if not 0 <= joined.slot < self.limits.max_requests:
             raise KVFault(f"slot {joined.slot} is outside 0..{self.limits.max_requests - 1}")
         self._state.slots[joined.slot] = _Slot(SlotView(history, joined.prompt_len, joined.row, list(history[-1:])))

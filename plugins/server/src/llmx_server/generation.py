@@ -124,14 +124,9 @@ async def _run(serving: Serving, job: Job, replay: bool) -> AsyncGenerator[Reque
     reason = "abort"
     try:
         generated = serving.engine.generate(
-            job.token_ids,
-            job.params,
-            job.request_id,
-            priority=job.params.priority,
-            cache_salt=who.salted(job.cache_salt),
-            timeout_s=serving.config.server.request_timeout_s,
-            replay=replay,
-        )
+            job.token_ids, job.params, job.request_id, priority=job.params.priority, cache_salt=who.salted(job.cache_salt), lora=serving.lora,
+            timeout_s=serving.config.server.request_timeout_s, replay=replay,
+        )  # fmt: skip
         async with aclosing(generated) as outputs:  # closing it aborts the request
             async for output in outputs:
                 if output.finished:

@@ -113,7 +113,7 @@ async def _run(serving: Serving, job: PoolingJob, salt: str, priority: int) -> P
     reason = "abort"
     try:
         output = await pool(
-            serving.engine, job.token_ids, job.params, name, second_text=job.second_text, priority=priority, cache_salt=salt, timeout_s=limit
+            serving.engine, job.token_ids, job.params, name, second_text=job.second_text, priority=priority, cache_salt=salt, timeout_s=limit, lora=serving.lora
         )
         reason = ""
         watch.step(RequestOutput(name, None, job.token_ids, [CompletionOutput(0, finish_reason="stop")], True, None, output.num_cached_tokens))

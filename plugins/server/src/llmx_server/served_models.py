@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -66,23 +67,32 @@ class ServedModels:
         """All names under which a model is served."""
         return [name for serving in self for name in serving.model_names]
 
+    @property
+    def adapter_names(self) -> list[str]:
+        """All names of LoRA adapters."""
+        return [name for serving in self for name in serving.adapters]
+
     def find(self, name: str | None) -> Serving:
-        """The model of a name; none means the default. Raises ModelNotFound."""
+        """The model of a name, or that of an adapter's name; none means the default. Raises ModelNotFound."""
         found = self.default if not name else next((serving for serving in self if name in serving.model_names), None)
         if found is None:
-            raise ModelNotFound(f"model {shorten(name)} is not served here: available are {', '.join(self.names)}", field="model")
+            base = next((serving for serving in self if serving.residence != "asleep" and name in serving.adapters), None)
+            found = base and base.adapted(str(name))
+        if found is None:
+            raise ModelNotFound(f"model {shorten(name)} is not served here: available are {', '.join([*self.names, *self.adapter_names])}", field="model")
         return found
 
     async def pick(self, name: str | None) -> Serving:
         """The model of a name, when it takes requests. Raises NotReady and ModelNotFound."""
         self.host.check_ready()
-        serving = self.find(name)
+        found = self.find(name)
+        serving = found.base or found
         serving.used = time.monotonic()
         if serving.residence == "asleep":
             raise ModelAsleep(f"model {serving.model_names[0]!r} is asleep: POST /wake_up wakes it", field="model")
         if serving.residence == "idle":
             await self.rouse(serving)
-        return serving
+        return serving.adapted(found.lora) if found.lora else serving
 
     async def rest(self, serving: Serving, residence: Residence, *, wait_s: float = 0.0) -> None:
         """End a model's engine process, whose memory is free then. What still runs after wait_s seconds ends with an error."""
@@ -104,7 +114,9 @@ class ServedModels:
 
     async def _rouse(self, serving: Serving) -> None:
         try:
-            serving.engine = await self._started(serving.engine.another())
+            before, serving.engine = serving.engine, await self._started(serving.engine.another())
+            for given in [json.loads(load.argument) for load in before.steering.loads.values()]:
+                await serving.engine.steering.load_adapter(**given)
         except LlmxError as error:
             raise EngineDead(f"the model cannot be loaded: {error}") from error
         serving.residence, serving.used = "loaded", time.monotonic()
@@ -126,7 +138,7 @@ class ServedModels:
         first = self.default
         serving = Serving(engine, engine.config, Metrics(beside=first.metrics), first.make_forms, self.host)
         try:
-            check_names([*self.names, *serving.model_names])
+            check_names([*self.names, *self.adapter_names, *serving.model_names])
         except ConfigError as error:
             await engine.close()
             raise RequestError(str(error), field="model") from error
@@ -156,7 +168,7 @@ class ServedModels:
 
     def became_ready(self) -> None:
         """The engines have started: their names are known now. Raises ConfigError when two models have the same."""
-        check_names(self.names)
+        check_names([*self.names, *self.adapter_names])
         for serving in self:
             serving.metrics.name_model(serving.model_names[0], serving.engine.info)
 

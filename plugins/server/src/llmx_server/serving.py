@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from starlette.requests import HTTPConnection
@@ -60,10 +60,23 @@ class Serving:
     residence: Residence = "loaded"
     used: float = field(default_factory=time.monotonic)  # when a request last came or ran
     _forms: ChatForms | None = None
+    lora: str = ""  # requests use this adapter; then `base` is the model without it
+    base: Serving | None = None
+
+    @property
+    def adapters(self) -> Mapping[str, Mapping[str, Any]]:
+        """LoRA adapters of the model by name, each addressed like a model: path, rank, digest, pinned, bytes."""
+        return self.engine.steering.adapters
+
+    def adapted(self, name: str) -> Serving:
+        """The same model for a request that names an adapter."""
+        return replace(self, lora=name, base=self)
 
     @property
     def model_names(self) -> tuple[str, ...]:
         """The names under which the model is served; the first is the default."""
+        if self.lora:
+            return (self.lora,)
         info = self.engine.info
         return tuple(info.served_names) or (info.name,)
 
@@ -104,6 +117,8 @@ class Serving:
     @property
     def forms(self) -> ChatForms:
         """What the model's chat template says about tools and reasoning. Read once, when the first chat comes."""
+        if self.base is not None:
+            return self.base.forms
         if self._forms is None:
             self._forms = self.make_forms(self.engine, self.config)
         return self._forms

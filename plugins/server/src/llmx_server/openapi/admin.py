@@ -6,7 +6,10 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-__all__ = ["Awake", "Forgotten", "IsPaused", "IsSleeping", "ModelState", "ModelStates", "Paused", "Profiled", "Profiling", "Resumed", "Sleeping", "Unloaded"]
+__all__ = [
+    "AdapterLoaded", "Awake", "Forgotten", "IsPaused", "IsSleeping", "ModelState", "ModelStates", "Paused", "Profiled", "Profiling", "Resumed", "Sleeping",
+    "Unloaded",
+]  # fmt: skip
 
 
 class ModelState(TypedDict):
@@ -24,6 +27,16 @@ class ModelStates(TypedDict):
 
     object: Literal["list"]
     data: list[ModelState]
+
+
+class AdapterLoaded(TypedDict):
+    """A LoRA adapter that is served now. pinned: it keeps its device slot."""
+
+    id: str
+    object: Literal["model"]
+    parent: str
+    rank: int
+    pinned: bool
 
 
 class Unloaded(TypedDict):

@@ -65,6 +65,8 @@ _ANSWERS: dict[str, Any] = {
     "GET /v1/admin/models": admin.ModelStates,
     "POST /v1/admin/models/load": admin.ModelState,
     "POST /v1/admin/models/unload": admin.Unloaded,
+    "POST /v1/load_lora_adapter": admin.AdapterLoaded,
+    "POST /v1/unload_lora_adapter": admin.Unloaded,
     "POST /sleep": admin.Sleeping,
     "POST /wake_up": admin.Awake,
     "GET /is_sleeping": admin.IsSleeping,

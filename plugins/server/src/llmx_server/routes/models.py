@@ -19,10 +19,12 @@ router = Router()
 
 @router.get("/v1/models")
 async def list_models(request: Request) -> Response:
-    """All names under which models are served."""
+    """All names under which models are served, those of LoRA adapters too."""
     models = models_of(request)
     models.host.check_ready()
-    return JsonResponse({"object": "list", "data": [_model(serving, name) for serving in models for name in serving.model_names]})
+    data = [_model(serving, name) for serving in models for name in serving.model_names]
+    data += [_model(serving.adapted(name), name) for serving in models for name in serving.adapters]
+    return JsonResponse({"object": "list", "data": data})
 
 
 @router.get("/v1/models/{name:path}")
@@ -40,7 +42,7 @@ def _model(serving: Serving, name: str) -> dict[str, Any]:
         "object": "model",
         "created": serving.host.started,
         "owned_by": "llmx",
-        "root": info.name,
-        "parent": None,
+        "root": serving.adapters[name]["path"] if serving.lora else info.name,
+        "parent": serving.base.model_names[0] if serving.base else None,
         "max_model_len": info.max_model_len,
     }

@@ -12,7 +12,7 @@ from llmx.errors import EngineDead
 from llmx_server.engine_state import engine_state
 from llmx_server.errors import RETRY_AFTER_S, JsonResponse
 from llmx_server.metrics import CONTENT_TYPE_LATEST
-from llmx_server.routes import admin, steering
+from llmx_server.routes import adapters, admin, steering
 from llmx_server.routing import Router
 from llmx_server.served_models import models_of
 from llmx_server.serving import Serving
@@ -21,7 +21,7 @@ from llmx_server.version import version
 __all__ = ["router"]
 
 router = Router()
-router.routes += admin.router.routes + steering.router.routes
+router.routes += admin.router.routes + steering.router.routes + adapters.router.routes
 
 _STATES = {"asleep": "asleep", "idle": "unloaded, until a request comes"}
 _WHY = {"loading": "the model is still loading", "draining": "the server is shutting down: running requests may finish, new ones are refused"}
