@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from llmx.config import Change, EngineConfig
 from llmx.engine.bad_words import with_bad_word_ids
 from llmx.engine.child import EngineChild, error_of
-from llmx.engine.headers import Texts, load_texts
 from llmx.engine.messages import Abort, Add, Controlled, EngineInfo, Failed, FromEngine, GetStats, Outputs, Rejected, Stats, ToEngine
 from llmx.engine.model_fetch import TransferLine, fetch_model
 from llmx.engine.output_processor import OutputProcessor
@@ -29,6 +28,7 @@ from llmx.engine.running import Running, request_error
 from llmx.engine.spawn import EngineProcess
 from llmx.engine.steering import Steering
 from llmx.engine.supervisor import Supervisor
+from llmx.engine.texts import Texts, load_texts
 from llmx.engine.watchdog import Watchdog, step_limit_s
 from llmx.errors import EngineDead, QueueFull, RequestError
 from llmx.resolve import resolve

@@ -15,7 +15,6 @@ import zmq
 
 from llmx.engine.compiling import CompileRoom
 from llmx.engine.engine import Engine
-from llmx.engine.headers import headers_of
 from llmx.engine.messages import (
     Abort,
     Add,
@@ -107,7 +106,7 @@ def _start(channel: _Channel) -> Engine | None:
         return None  # the parent ended before it said what to start
     message = decoder(Configure).decode(text)
     try:
-        engine, info = start_engine(message.config, _progress_to(channel), message.user_set, lambda summary: channel.send(headers_of(summary)))
+        engine, info = start_engine(message.config, _progress_to(channel), message.user_set, channel.send)
     except LlmxError as error:
         channel.send(Failed(type(error).__name__, str(error), traceback.format_exc()))
         return None

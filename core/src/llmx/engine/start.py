@@ -23,7 +23,7 @@ from llmx.engine.engine import Engine
 from llmx.engine.installed import installed, version_skew
 from llmx.engine.kv_size import size_kv
 from llmx.engine.memory import available_bytes, file_bytes, spare_bytes
-from llmx.engine.messages import EngineInfo
+from llmx.engine.messages import EngineInfo, Headers
 from llmx.engine.pooling import with_whole_prompts
 from llmx.engine.processors import processors_from
 from llmx.engine.step_watch import watch_steps
@@ -46,6 +46,8 @@ __all__ = ["Prepared", "prepare", "start_engine", "value_dtypes"]
 
 _HIDDEN = ("api_keys", "hf_token", "download_dir", "cache_dir")  # secrets and paths, which must not stand in a plan
 
+OnHeaders = Callable[[Headers], None]
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -63,8 +65,8 @@ class Prepared:
     drafter: ChosenDrafter | None
 
 
-def prepare(config: EngineConfig, user_set: Iterable[str] = (), on_summary: Callable[[ModelSummary], None] | None = None) -> Prepared:
-    """Choose platform and kernels for the configured model. on_summary: told of its headers as soon as they are read.
+def prepare(config: EngineConfig, user_set: Iterable[str] = (), on_headers: OnHeaders | None = None) -> Prepared:
+    """Choose platform and kernels for the configured model. on_headers: told of its headers as soon as they are read.
 
     Raises ConfigError, ModelError, PlatformError, PluginError.
     """
@@ -77,8 +79,8 @@ def prepare(config: EngineConfig, user_set: Iterable[str] = (), on_summary: Call
     config, changes, warnings = platform.configure(config, caps, user_set)
     drafter = choose_drafter(manager, config)
     loaded = load_model(config.model, registry_from(manager))
-    if on_summary is not None:
-        on_summary(loaded.summary)
+    if on_headers is not None:
+        on_headers(_headers_of(loaded.summary))
     if drafter is not None and loaded.pooling is not None:
         raise ConfigError("speculative_config: the model gives vectors or scores, no tokens that could be guessed: leave it out", field="speculative_config")
     config = with_whole_prompts(config, loaded.pooling, loaded.summary.max_model_len, set(user_set))
@@ -89,11 +91,11 @@ def prepare(config: EngineConfig, user_set: Iterable[str] = (), on_summary: Call
 
 
 def start_engine(
-    config: EngineConfig, progress: Progress, user_set: Iterable[str] = (), on_summary: Callable[[ModelSummary], None] | None = None
+    config: EngineConfig, progress: Progress, user_set: Iterable[str] = (), on_headers: OnHeaders | None = None
 ) -> tuple[Engine, EngineInfo]:
-    """A ready engine. progress is called with what is being done and how far it is; on_summary as in `prepare`."""
+    """A ready engine. progress is called with what is being done and how far it is; on_headers as in `prepare`."""
     began = monotonic()
-    ready = prepare(config, user_set, on_summary)
+    ready = prepare(config, user_set, on_headers)
     executor, bundle = ready.executor, ready.loaded.bundle
     _check_weights(ready)
     executor.load(ready.plan, progress)
@@ -111,6 +113,11 @@ def start_engine(
     step_s = measure(engine)
     watch_steps(engine, ready.manager, ready.config)
     return engine, _info(ready, kv_plan, monotonic() - began, step_s, engine.adapters.facts())
+
+
+def _headers_of(summary: ModelSummary) -> Headers:
+    source = summary.tokenizer
+    return Headers(source.path, source.gguf is not None, list(source.eos_ids), source.cache_dir, dict(summary.generation))
 
 
 def _check_variables(manager: pluggy.PluginManager, platform: str, config: EngineConfig) -> None:

@@ -13,9 +13,7 @@ from llmx.hooks.loader import load_target
 from llmx.hooks.types import StructuredBackendDef
 from llmx.structured.grammar import Backend, TokenTable
 from llmx.structured.manager import Grammars
-from llmx.structured.token_table import token_table
 from llmx.tokens.source import TokenizerSource
-from llmx.tokens.tokenizer import Tokenizer
 
 __all__ = ["grammars_from"]
 
@@ -33,7 +31,7 @@ def grammars_from(manager: pluggy.PluginManager, config: EngineConfig, source: T
     ranked = sorted(defs, key=lambda one: (one.name != wanted, -one.priority, one.name))
     return Grammars(
         [(one.name, _maker(one)) for one in ranked],
-        lambda: token_table(Tokenizer.load(source), vocab_size, eos_ids),
+        lambda: _table(source, vocab_size, eos_ids),
         timeout_s=config.structured.timeout_s,
         supports={one.name: load_target(one.supports) for one in ranked if one.supports is not None},
     )
@@ -45,3 +43,10 @@ def _maker(one: StructuredBackendDef) -> Callable[[TokenTable], Backend]:
         return backend  # type: ignore[no-any-return]
 
     return make
+
+
+def _table(source: TokenizerSource, vocab_size: int, eos_ids: tuple[int, ...]) -> TokenTable:
+    from llmx.structured.token_table import token_table  # with them comes the tokenizers library, which an engine without grammars does not need
+    from llmx.tokens.tokenizer import Tokenizer
+
+    return token_table(Tokenizer.load(source), vocab_size, eos_ids)

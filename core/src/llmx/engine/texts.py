@@ -1,4 +1,4 @@
-"""What the engine process tells of a model's headers (Headers), and what the API process makes of it: Texts.
+"""Texts: the tokenizer and the chat template of the API process, from what the engine process tells of the model's headers.
 
 So the API process needs no model families and no weight readers to encode, decode and render.
 """
@@ -6,7 +6,7 @@ So the API process needs no model families and no weight readers to encode, deco
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmx.engine.messages import Headers
 from llmx.sampling_params import sampling_defaults
@@ -15,10 +15,7 @@ from llmx.tokens.source import TokenizerSource
 from llmx.tokens.tokenizer import Tokenizer
 from llmx.weights.gguf import GgufFile
 
-if TYPE_CHECKING:
-    from llmx.models.load import ModelSummary
-
-__all__ = ["Texts", "headers_of", "load_texts"]
+__all__ = ["Texts", "load_texts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +25,6 @@ class Texts:
     tokenizer: Tokenizer
     sampling_defaults: dict[str, Any]
     chat_template: ChatTemplate
-
-
-def headers_of(summary: ModelSummary) -> Headers:
-    """The message."""
-    source = summary.tokenizer
-    return Headers(source.path, source.gguf is not None, list(source.eos_ids), source.cache_dir, dict(summary.generation))
 
 
 def load_texts(headers: Headers, chat_template: str | None) -> Texts:
