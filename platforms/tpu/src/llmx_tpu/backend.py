@@ -84,7 +84,7 @@ def device_caps(config: EngineConfig) -> DeviceCaps:
         features=frozenset(features),
         compute_units=mesh.size,
         total_bytes=mesh.size * _bytes(mesh.devices[0]),
-        props={"backend": backend_name(config), "devices": mesh.size},
+        props={"backend": backend_name(config), "devices": mesh.size, "threads": len(os.sched_getaffinity(0))},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,16 +21,16 @@ from llmx_tpu.traced import TracedProgram
 
 __all__ = ["HEAD_ROWS", "DeviceStep", "Head", "block_size"]
 
-SMALLEST = 16  # token rows of the smallest bucket
-HEAD_ROWS = (8, 64)  # logits exist for so many rows at a time
+SMALLEST = 4  # token rows of the smallest bucket
+HEAD_ROWS = (4, 64)  # logits exist for so many rows at a time
 
 
 class DeviceStep:
     """Calls programs by name and size. pages are given to them and taken back."""
 
-    def __init__(self, traced: TracedProgram, packed: Sequence[Any], plan: KVPlan, mesh: Mesh, limits: Limits, vocab: int) -> None:
+    def __init__(self, traced: TracedProgram, packed: Mapping[str, Any], plan: KVPlan, mesh: Mesh, limits: Limits, vocab: int) -> None:
         self.traced, self.plan, self.vocab = traced, plan, vocab
-        self._packed = list(packed)
+        self._packed = packed
         self.compiled = Compiled()
         self.blocks = [group.num_blocks for group in plan.groups]
         self.pages = empty_pages(plan, mesh)

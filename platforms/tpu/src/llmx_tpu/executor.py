@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
+import jax
 import numpy as np
 
 from llmx.config import EngineConfig
@@ -89,7 +90,9 @@ class JaxExecutor:
             used = tuple(dict.fromkeys(kind for ref in weights.refs.values() for kind in uses[ref.name, ref.transforms]))
             self._packed.append(kernel.pack(weights, spec, used))
             states = tuple(dict.fromkeys(name for op in ops for name in op.states))
-            self._pieces.append(Piece(choice.first, len(ops), kernel.bind(spec, states), choice.resolution.provider))
+            leaves, tree = jax.tree.flatten(self._packed[-1])
+            alike = (choice.resolution.target, spec, tree, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves))
+            self._pieces.append(Piece(choice.first, len(ops), kernel.bind(spec, states), choice.resolution.provider, alike))
             progress("weights", (done + 1) / len(choices))
         self._stats |= {"weight_bytes": store.nbytes, "devices": self._mesh.size}
         self._bundle.weights.close()
@@ -102,7 +105,8 @@ class JaxExecutor:
         """Zeroed pages, and the Program as functions over them."""
         traced = TracedProgram(self._bundle.model, self._pieces, plan, interpret=not self._hardware)
         self._slots = Slots(plan)
-        self._device = DeviceStep(traced, self._packed, plan, self._mesh, self.limits, self._bundle.vocab_size)
+        arranged, self._packed = traced.arrange(self._packed), []
+        self._device = DeviceStep(traced, arranged, plan, self._mesh, self.limits, self._bundle.vocab_size)
 
     def warm_up(self, progress: Progress) -> None:
         """Compile every bucket, and run it once."""
