@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.docs.blocks import ROOT, Block, blocks, commands, pages
+from tests.lora.adapters import smollm2_adapter
 from tests.server.processes import HANG_S, Server, llmx, serve
 
 BLOCKS = [block for page in pages() for block in blocks(page)]
@@ -30,7 +31,9 @@ def of(*languages: str) -> list[Block]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     files = str(tmp_path_factory.mktemp("files"))
-    with serve("--max-model-len", "2048", "--num-blocks", "256", "--threads", "1", "--files-dir", files) as running:
+    adapter = smollm2_adapter(tmp_path_factory.mktemp("adapter"))
+    options = ("--max-model-len", "2048", "--num-blocks", "256", "--threads", "1", "--files-dir", files, "--lora-modules", f"rivers={adapter}")
+    with serve(*options) as running:
         yield running
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmx.executor import Executor, HostTensor, Late, ModelBundle, Step, Want
+from llmx.executor import AdapterPart, Control, Executor, HostTensor, Late, ModelBundle, Step, Want
 from llmx.program.ops import Model
 from llmx_cpu.native import ISA_NAMES, best_isa
 from tests.cpu.native_model import Driver, MemorySource, config_for, native_executor
@@ -34,7 +34,7 @@ def _levels() -> dict[str, Make]:
 
 
 def _torch(bundle: ModelBundle, tokens: int, seqs: int) -> Executor:
-    return torch_executor(bundle, torch_config(tokens, seqs), blocks=400)
+    return torch_executor(bundle, torch_config(tokens, seqs, lora=True), blocks=400)
 
 
 EXECUTORS: Mapping[str, Make] = {**_levels(), "torch": _torch}
@@ -47,8 +47,11 @@ def in_memory(bundle: ModelBundle) -> ModelBundle:
     return replace(bundle, weights=MemorySource({name: HostTensor(t.dtype, t.shape, t.data.copy()) for name, t in stored.items()}))
 
 
-def logits_of(bundle: ModelBundle, prompt: Sequence[int], executor: str = "", model: Model | None = None) -> np.ndarray:
+def logits_of(
+    bundle: ModelBundle, prompt: Sequence[int], executor: str = "", model: Model | None = None, adapter: Mapping[str, AdapterPart] | None = None
+) -> np.ndarray:
     """f32 [len(prompt), V]. executor: a key of EXECUTORS, the first by default. model: runs in place of the bundle's own.
+    adapter: used by all rows.
 
     Odd rows end a prompt that is prefilled beside others of every even length; even rows are decoded one at a time, as many together.
     """
@@ -57,13 +60,17 @@ def logits_of(bundle: ModelBundle, prompt: Sequence[int], executor: str = "", mo
     run = make(bundle if model is None else replace(bundle, model=model), sum(ends), len(ends))
     try:
         driver = Driver(run, room=0)
-        driver.join(dict.fromkeys(range(len(ends)), prompt))
+        lora = {}
+        if adapter is not None:
+            lora = dict.fromkeys(range(len(ends)), 3)
+            assert run.control(Control("lora_add", {"slot": 3, "parts": adapter})).ok
+        driver.join(dict.fromkeys(range(len(ends)), prompt), lora=lora)
         rows = np.empty((len(prompt), bundle.vocab_size), np.float32)
         rows[1::2] = _late_step(driver, {slot: prompt[:end] for slot, end in enumerate(ends)})
         more = {slot: prompt[end : end + 1] for slot, end in enumerate(ends) if end < len(prompt)}
         rows[2::2] = _late_step(driver, more)
         driver.leave(0)
-        driver.join({0: prompt})
+        driver.join({0: prompt}, lora=lora)
         rows[0:1] = _late_step(driver, {0: prompt[:1]})
         return rows
     finally:

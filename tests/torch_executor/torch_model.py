@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from llmx.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from llmx.config import CacheConfig, EngineConfig, LoraConfig, ModelConfig, SchedulerConfig
 from llmx.executor import GroupPlan, KVPlan, Limits, ModelBundle
 from llmx.executor.bound import BoundOps, BoundProgram
 from llmx.executor.op_weights import weight_refs
@@ -32,11 +32,12 @@ __all__ = ["bundle_from", "config_for", "logits_of", "memory", "run_program", "t
 torch.set_num_threads(1)
 
 
-def config_for(max_tokens: int = 256, seqs: int = 40, dtype: str = "float32", kv: str = "auto") -> EngineConfig:
+def config_for(max_tokens: int = 256, seqs: int = 40, dtype: str = "float32", kv: str = "auto", lora: bool = False) -> EngineConfig:
     """An engine configuration for the platform `torch`."""
     return EngineConfig(
-        model=ModelConfig(dtype=dtype), cache=CacheConfig(kv_dtype=kv), scheduler=SchedulerConfig(max_num_batched_tokens=max_tokens, max_num_seqs=seqs)
-    )
+        model=ModelConfig(dtype=dtype), cache=CacheConfig(kv_dtype=kv), scheduler=SchedulerConfig(max_num_batched_tokens=max_tokens, max_num_seqs=seqs),
+        lora=LoraConfig(enabled=lora),
+    )  # fmt: skip
 
 
 def torch_executor(bundle: ModelBundle, config: EngineConfig | None = None, blocks: int = 800) -> TorchExecutor:

@@ -30,6 +30,7 @@ class RequestRows:
     drafts: int
     prompt_len: int
     tables: tuple[np.ndarray, ...]
+    lora: int = -1  # slot of its adapter; -1: none
 
     @property
     def end(self) -> int:
@@ -49,6 +50,7 @@ class Slot:
     history: list[int]
     prompt_len: int
     row: SamplingRow
+    lora: int = -1
 
 
 class Slots:
@@ -87,7 +89,7 @@ class Slots:
     def _join(self, joined: Joined, history: list[int]) -> None:
         if joined.slot in self.used or not 0 <= joined.slot < self._count:
             raise PlatformError(f"a request joins slot {joined.slot}, which is in use or outside 0..{self._count - 1}")
-        self.used[joined.slot] = Slot(history, joined.prompt_len, joined.row)
+        self.used[joined.slot] = Slot(history, joined.prompt_len, joined.row, joined.lora_slot)
 
     def requests(self, step: Step) -> tuple[RequestRows, ...]:
         """Whose rows the step has, in order."""
@@ -95,7 +97,8 @@ class Slots:
         first, result = 0, []
         for slot, q, start in zip(step.slot.tolist(), step.q.tolist(), step.start.tolist(), strict=True):
             tables = tuple(table[slot] for table in self.tables)
-            result.append(RequestRows(slot, first, q, start, drafts.get(slot, 0), self.at(slot).prompt_len, tables))
+            kept = self.at(slot)
+            result.append(RequestRows(slot, first, q, start, drafts.get(slot, 0), kept.prompt_len, tables, kept.lora))
             first += q
         return tuple(result)
 

@@ -70,6 +70,9 @@ def _fit(name: str, module: Module, parts: list[Part], path: str) -> Iterator[tu
     if module.a.shape[1] != width or module.b.shape[0] != rows:
         have = f"lora_A takes {module.a.shape[1]} inputs and lora_B gives {module.b.shape[0]} outputs"
         raise ModelError(f"module {name!r}: {have}, but the model's has {width} and {rows}: the adapter belongs to another model", path=path)
+    if module.base_shape is not None and module.base_shape != (rows, width):
+        have = f"it was trained beside a weight of {list(module.base_shape)}, but the model's is {[rows, width]}"
+        raise ModelError(f"module {name!r}: {have}: a vocabulary that was changed is not served; merge the adapter", path=path)
     for part in parts:
         span = slice(first, first + part.rows)
         b = HostTensor(module.b.dtype, (part.rows, module.b.shape[1]), module.b.data[span])

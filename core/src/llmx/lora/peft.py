@@ -23,6 +23,7 @@ _ROLES = {  # end of a tensor's name -> what it is
     ".lora_B.weight": "b",
     ".lora_magnitude_vector": "magnitude",
     ".lora_magnitude_vector.weight": "magnitude",
+    ".base_layer.weight": "base",  # the model's own, which peft adds where a head is adapted
 }
 
 
@@ -34,6 +35,7 @@ class Module:
     b: HostTensor
     scale: float
     magnitude: np.ndarray | None = None
+    base_shape: tuple[int, ...] | None = None  # of the weight that it was trained beside, where the file tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def _module(name: str, found: dict[str, HostTensor], settings: AdapterSettings, 
     magnitude = dequantize(found["magnitude"]).reshape(-1) if settings.dora else None
     if magnitude is not None and magnitude.size != b.shape[0]:
         raise ModelError(f"module {name!r} has a lora_magnitude_vector of {magnitude.size} numbers for {b.shape[0]} rows", path=path)
-    return Module(a, b, settings.scale_of(name), magnitude)
+    return Module(a, b, settings.scale_of(name), magnitude, found["base"].shape if "base" in found else None)
 
 
 def _changes(module: Module) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from llmx.batch import Step, StepOutput
 from llmx.config import EngineConfig
 from llmx.errors import ConfigError, PlatformError, ProgramError
+from llmx.executor.adapters import AdapterPart
 from llmx.executor.base import Control, Late, Limits, Progress, Reply, Ticket
 from llmx.executor.bound import BoundOps, BoundProgram, kinds_using
 from llmx.executor.bundle import ModelBundle
@@ -19,6 +21,7 @@ from llmx.executor.drawing import Drawing
 from llmx.executor.op_weights import weight_refs
 from llmx.executor.page_shapes import group_needs
 from llmx.executor.slots import RequestRows, Slots
+from llmx.executor.torch.adapted import AdaptedLinear
 from llmx.executor.torch.buckets import Buckets, make_buckets
 from llmx.executor.torch.device import free_bytes, open_device
 from llmx.executor.torch.interpreter import as_index, positions_input
@@ -73,6 +76,8 @@ class TorchExecutor:
         self._packed: list[_Packed] = []
         self._bound: BoundProgram | None = None
         self._buckets: Buckets | None = None
+        self._lora, self._linears = config.lora.on, list[AdaptedLinear]()
+        self._adapters: set[int] = set()  # LoRA slots that hold one
         self._block_tokens: tuple[int, ...] = ()
         self._pages: Pages | None = None
         self._slots: Slots | None = None
@@ -83,7 +88,7 @@ class TorchExecutor:
             max_requests=config.scheduler.max_num_seqs,
             max_inflight=1,
             abis=frozenset({ABI}),
-            features=frozenset({"late_mask", "host_logits"}),
+            features=frozenset({"late_mask", "host_logits", "lora"}),
         )
 
     # -- start ---------------------------------------------------------------------------------------------------------
@@ -126,6 +131,9 @@ class TorchExecutor:
         for one in self._packed:
             call = one.kernel.bind(one.spec, one.weights, tuple(states[name] for name in one.states))
             found = one.choice.resolution
+            if self._lora and found.kinds == ("linear",):
+                call = AdaptedLinear(call, main.ops[one.choice.first], self._device)
+                self._linears.append(call)
             bound.append(BoundOps.of(main, one.choice.first, len(found.kinds), call, found.provider, "graph_safe" in found.tags))
         self._bound = BoundProgram(main, bound)
         self._block_tokens = tuple(group.need.block_tokens for group in plan.groups)
@@ -157,6 +165,8 @@ class TorchExecutor:
         pages.run(step.kv_ops, slots.tables)
         began = perf_counter_ns()
         requests = slots.requests(step)
+        if missing := {one.lora for one in requests if one.lora >= 0} - self._adapters:
+            raise PlatformError(f"step {step.seq} has requests that use the LoRA slots {sorted(missing)}, which hold no adapter")
         rows = Rows(requests, self._device, {"T": step.num_tokens, "N": step.num_requests, "R": len(step.head)}, self._block_tokens)
         self._flight = flight = _Flight(step, requests, rows, self._forward(step, rows, slots), 0)
         flight.forward_ns = perf_counter_ns() - began
@@ -174,7 +184,7 @@ class TorchExecutor:
         types = step.token_types if step.token_types.size else np.zeros(step.num_tokens, np.int32)
         ids = as_index(slots.tokens(step, self._bundle.vocab_size), self._device)
         inputs = {"ids": ids, "positions": positions, "token_types": as_index(types, self._device)}
-        size = None if self._buckets is None else self._buckets.size_for(step.num_tokens, step.num_requests)
+        size = None if self._buckets is None or rows.uses_adapters else self._buckets.size_for(step.num_tokens, step.num_requests)
         return self._bound.body(rows, inputs) if self._buckets is None or size is None else self._buckets.run(size, rows, inputs)
 
     def release(self, ticket: Ticket, late: Late) -> None:
@@ -198,7 +208,7 @@ class TorchExecutor:
         wanted |= {"pooled"} if pooling and len(step.head) else set()
         hidden: dict[str, list[np.ndarray]] = {name: [] for name in sorted(wanted)}
         for first, head in blocks:
-            results = self._bound.head(flight.rows, flight.values, as_index(head, self._device))
+            results = self._head(flight, head)
             if not pooling:
                 drawing.block(first, _host(results["logits"]), processed)
             for name in hidden.keys() & results.keys():
@@ -216,8 +226,14 @@ class TorchExecutor:
         if late.host_logits is None or not len(rows):
             return None
         assert self._bound is not None
-        logits = [_host(self._bound.head(flight.rows, flight.values, as_index(head, self._device))["logits"]) for _, head in blocks]
+        logits = [_host(self._head(flight, head)["logits"]) for _, head in blocks]
         return np.asarray(late.host_logits(np.concatenate(logits)[rows]), dtype=np.float32)
+
+    def _head(self, flight: _Flight, head: np.ndarray) -> dict[str, torch.Tensor]:
+        """The results of these head rows."""
+        assert self._bound is not None
+        flight.rows.head = index = as_index(head, self._device)
+        return self._bound.head(flight.rows, flight.values, index)
 
     def collect(self, ticket: Ticket) -> StepOutput:
         """The result of the outstanding step."""
@@ -232,11 +248,23 @@ class TorchExecutor:
     # -- between steps -------------------------------------------------------------------------------------------------
 
     def control(self, cmd: Control) -> Reply:
-        """`stats` answers; anything else is refused by name."""
+        """`stats` answers, `lora_add` and `lora_remove` where adapters are on; anything else is refused by name."""
+        if cmd.kind in ("lora_add", "lora_remove") and self._lora:
+            return self._change_adapter(cmd.args["slot"], cmd.args.get("parts"))
         if cmd.kind != "stats":
             return Reply(False, error=f"the torch executor does not know the control {cmd.kind!r}")
         graphs = self._buckets.stats if self._buckets else {}
         return Reply(True, {**self._stats, **graphs, "free_bytes": free_bytes(self._device), "slots": len(self._slots.used) if self._slots else 0})
+
+    def _change_adapter(self, slot: int, parts: Mapping[str, AdapterPart] | None) -> Reply:
+        for linear in self._linears:
+            linear.drop(slot)
+        self._adapters.discard(slot)
+        if parts is not None:
+            for linear in self._linears:
+                linear.put(slot, parts)
+            self._adapters.add(slot)
+        return Reply(True)
 
     def check_slots(self, expected: dict[int, list[int]]) -> None:
         """Raise AssertionError unless exactly these slots are in use with these tokens first (tests)."""
@@ -249,7 +277,7 @@ class TorchExecutor:
         if self._buckets is not None:
             self._buckets.close()
         self._buckets = None
-        self._packed, self._bound, self._pages, self._slots, self._flight = [], None, None, None, None
+        self._packed, self._linears, self._bound, self._pages, self._slots, self._flight = [], [], None, None, None, None
 
     def _ready(self) -> tuple[Slots, Pages]:
         if self._slots is None or self._pages is None:

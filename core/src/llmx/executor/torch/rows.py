@@ -28,6 +28,7 @@ class Rows:
     block_tokens: tuple[int, ...] = ()
     fixed: RowLayout | None = None
     places: dict[int, Any] = field(default_factory=dict)
+    head: torch.Tensor | None = None  # i64 [R]: token row of each head row of the block at hand
 
     @property
     def layout(self) -> RowLayout:
@@ -41,6 +42,20 @@ class Rows:
         if isinstance(dim, int):
             return dim
         return self.sizes[dim.name] if isinstance(dim, Sym) else self.sizes[dim.sym.name] // dim.by
+
+    @property
+    def uses_adapters(self) -> bool:
+        """True when a request of these rows has one."""
+        return any(one.lora >= 0 for one in self.requests)
+
+    def adapted(self, *, at_head: bool) -> list[tuple[int, torch.Tensor]]:
+        """(slot, i64 rows that use it) of each adapter. at_head: rows of the block of head rows."""
+        if not self.uses_adapters:
+            return []
+        of = torch.cat([torch.full((one.q,), one.lora, dtype=torch.int64) for one in self.requests]).to(self.device)
+        if at_head and self.head is not None:
+            of = of[self.head]
+        return [(slot, torch.nonzero(of == slot).flatten()) for slot in sorted({one.lora for one in self.requests if one.lora >= 0})]
 
     def positions(self) -> torch.Tensor:
         """i64 [T]: the position of each row."""
