@@ -26,7 +26,7 @@ def config_for(max_tokens: int = 64, seqs: int = 8, *, cache: str | None = None,
     )
 
 
-def jax_executor(bundle: ModelBundle, config: EngineConfig, blocks: int = 100, *, warm: bool = False) -> Any:
+def jax_executor(bundle: ModelBundle, config: EngineConfig, blocks: int = 200, *, warm: bool = False) -> Any:
     """An executor with pages, its kernels chosen by core's resolver."""
     caps = device_caps(config)
     executor = JaxExecutor(config, caps, bundle)
