@@ -88,8 +88,9 @@ def test_a_program_that_is_missing_is_counted(jax_cache: str) -> None:
     executor._device.compiled.ready = True
     driver = Driver(executor, room=8)
     driver.join({0: PROMPT[:3]})
-    driver.step({0: PROMPT[:3]})
-    assert executor.control(Control("stats")).value["jit_compiles"] == 4  # body, rows of the head, head, draw
+    out = driver.step({0: PROMPT[:3]})
+    assert executor.control(Control("stats")).value["jit_compiles"] == out.compiles == 4  # body, rows of the head, head, draw
+    assert driver.step({0: [-1]}).compiles == 0
     executor.close()
 
 

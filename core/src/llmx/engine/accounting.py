@@ -39,8 +39,8 @@ class Accounting:
         reason = request.finish_reason or ""
         self.stats.requests_finished[reason] = self.stats.requests_finished.get(reason, 0) + 1
 
-    def stepped(self, scheduled: Scheduled, t_us: tuple[int, int, int], total_ns: int) -> None:
-        """A step is done. t_us: forward, sample, draft; total_ns: with everything around them."""
+    def stepped(self, scheduled: Scheduled, t_us: tuple[int, int, int], total_ns: int, compiles: int = 0) -> None:
+        """A step is done. t_us: forward, sample, draft; total_ns: with everything around them. compiles: programs compiled for it."""
         stats, window = self.stats, self._window
         tokens = scheduled.step.num_tokens
         stats.steps += 1
@@ -48,6 +48,7 @@ class Accounting:
         stats.step_token_buckets[bisect_left(STEP_TOKEN_BOUNDS, tokens)] += 1
         stats.forward_us += t_us[0]
         stats.sample_us += t_us[1]
+        stats.jit_compiles += compiles
         if self._scheduler.drafting is not None and tokens and not scheduled.num_prefill:
             self._scheduler.drafting.cost.observe(tokens, float(t_us[0] + t_us[1]))
         stats.python_us += max(total_ns // 1000 - sum(t_us), 0)

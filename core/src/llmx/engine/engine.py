@@ -173,7 +173,7 @@ class Engine:
             self.executor.release(ticket, self.masks.late(scheduled))
         out = self.executor.collect(ticket)
         outputs = [self._news(emission) for emission in self.scheduler.update(scheduled, out)]
-        self.accounting.stepped(scheduled, out.t_us, perf_counter_ns() - began)
+        self.accounting.stepped(scheduled, out.t_us, perf_counter_ns() - began, out.compiles)
         return outputs
 
     def _news(self, emission: Emission) -> SeqOutput:

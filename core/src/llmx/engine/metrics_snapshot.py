@@ -38,6 +38,7 @@ COUNTERS: tuple[tuple[str, str, Reader], ...] = (
     ("llmx:steps", "Engine steps", lambda s: s.steps),
     ("llmx:forward_seconds", "Time in the model", lambda s: s.forward_us / 1e6),
     ("llmx:sample_seconds", "Time in sampling", lambda s: s.sample_us / 1e6),
+    ("llmx:jit_compiles", "Programs compiled while requests waited for them; the warm-up compiles what steps need, so it stays 0", lambda s: s.jit_compiles),
     ("llmx:engine_seconds", "Engine time outside the executor", lambda s: s.python_us / 1e6),
 )
 # has a label beside the model's: which draft of a step it was, 0 the first

@@ -161,3 +161,4 @@ class EngineStats:
     forward_us: int = 0
     sample_us: int = 0
     python_us: int = 0  # engine time outside the executor
+    jit_compiles: int = 0  # programs compiled while requests waited for them

@@ -40,6 +40,7 @@ class _Flight:
     requests: tuple[RequestRows, ...]
     values: dict[str, Any]
     forward_ns: int
+    compiles: int  # of the executor when the step began, after it was ready
     out: StepOutput | None = None
 
 
@@ -130,7 +131,7 @@ class JaxExecutor:
         if step.num_tokens > self.limits.max_tokens:
             raise PlatformError(f"step {step.seq} brings {step.num_tokens} tokens, the limit is {self.limits.max_tokens}")
         slots.change(step)
-        began = perf_counter_ns()
+        began, before = perf_counter_ns(), device.compiled.while_serving
         for moves in padded_moves(list(page_moves(step.kv_ops, slots.tables, device.blocks)), device.plan):
             device.move(moves)
         requests = slots.requests(step)
@@ -138,7 +139,7 @@ class JaxExecutor:
         if step.num_tokens:
             check_blocks(device.plan, requests)
             values = device.body(requests, slots, step, slots.tokens(step, self._bundle.vocab_size))
-        self._flight = flight = _Flight(step, requests, values, 0)
+        self._flight = flight = _Flight(step, requests, values, 0, before)
         if step.late:
             device.wait(values)
         flight.forward_ns = perf_counter_ns() - began
@@ -170,6 +171,7 @@ class JaxExecutor:
         flight.out.hidden = self._hidden(flight, head, wanted)
         flight.values = {}
         flight.out.kv_done = np.empty(0, np.int32)
+        flight.out.compiles = device.compiled.while_serving - flight.compiles
         flight.out.t_us = (flight.forward_ns // 1000, (perf_counter_ns() - began) // 1000, 0)
 
     def _hidden(self, flight: _Flight, head: Head | None, wanted: set[str]) -> dict[str, np.ndarray]:
