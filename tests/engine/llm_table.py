@@ -262,6 +262,7 @@ ARGUMENTS: dict[str, dict[str, Check | Refused]] = {
     "stream": {
         "prompt": lambda llm: next(llm.stream([5, 6], params())).prompt_token_ids == [5, 6],
         "sampling_params": lambda llm: len(list(llm.stream("a", params(output_kind=RequestOutputKind.FINAL_ONLY)))) == 1,
+        "lora_request": lambda llm: next(llm.stream("a", params(), lora_request=ADAPTER)).lora_request is ADAPTER,
     },
     "beam_search": {
         "prompts": lambda llm: len(llm.beam_search(["a", [5]], BeamSearchParams(2, 2))) == 2,

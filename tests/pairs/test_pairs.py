@@ -13,14 +13,16 @@ import itertools
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
-from llmx import LLM, SamplingParams, StructuredOutputsParams
+from llmx import LLM, LoRARequest, SamplingParams, StructuredOutputsParams
 from llmx.engine.outputs import RequestOutput
 from tests.draft.script import follow
 from tests.hooks.vendor import install
+from tests.lora.adapters import smollm2_adapter
 
 ROOT = Path(__file__).resolve().parents[2]
 REFUSED = tomllib.loads((ROOT / "tests/pairs_refused.toml").read_text())["refused"]
@@ -38,6 +40,7 @@ REQUEST: dict[str, dict[str, Any]] = {
     "cut prompt": {"truncate_prompt_tokens": 33},
     "grammar": {"structured_outputs": StructuredOutputsParams(regex=r"( [A-Z][a-z]{1,9},?){30,60}")},  # longer than max_tokens
     "thinking budget": {"thinking_token_budget": 4},  # the answer begins inside its reasoning
+    "LoRA": {},  # an adapter of its own, beside which the base runs: see _lora
     "logits processors": {"logits_processors": ({"name": "no_repeat", "args": {"size": 1}},)},  # no token of the answer comes twice
 }
 ENGINE = ("prefix cache", "chunked prefill", "preemption", "streaming", "drafting")
@@ -47,16 +50,24 @@ PAIRS = list(itertools.combinations(FEATURES, 2))
 
 BASE = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
 PROMPT = "Here is a list of rivers and the seas they flow into, one per line, with a short remark on each of them:\n1. The Nile flows into"
+ADAPTER = TemporaryDirectory(prefix="llmx-pairs-")
 OTHER = [1000 + index % 300 for index in range(205)]  # 13 blocks; three steps later it needs a 14th
 
 
 def _llm(**options: Any) -> LLM:
-    return LLM(platform="cpu", threads=1, max_model_len=256, reasoning_parser="deepseek_r1", **{"num_blocks": 200, "max_num_seqs": 8, **options})
+    options = {"num_blocks": 200, "max_num_seqs": 8, "lora_modules": [f"rivers={ADAPTER.name}"], **options}
+    return LLM(platform="cpu", threads=1, max_model_len=256, reasoning_parser="deepseek_r1", **options)
+
+
+def _lora(features: set[str] | SamplingKey) -> dict[str, Any]:
+    """The argument that names the adapter."""
+    return {"lora_request": LoRARequest("rivers")} if "LoRA" in features else {}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The example plugin with a logits processor is installed."""
+    """The example plugin with a logits processor is installed, and the adapter is there."""
+    smollm2_adapter(Path(ADAPTER.name), seed=4, size=0.2)
     files = {f"llmx_no_repeat/{path.name}": path.read_text() for path in (ROOT / "examples/logits_plugin/src/llmx_no_repeat").glob("*.py")}
     with pytest.MonkeyPatch.context() as monkeypatch:
         install(tmp_path_factory.mktemp("plugin"), monkeypatch, "llmx-no-repeat", files, "[llmx.plugins]\nno_repeat = llmx_no_repeat\n")
@@ -112,16 +123,16 @@ def _facts(output: RequestOutput) -> dict[str, Any]:
 
 def _run(llm: LLM, params: SamplingParams, features: set[str]) -> RequestOutput:
     if "prefix cache" in features:
-        llm.generate(PROMPT, SamplingParams(temperature=0.0, max_tokens=1))  # leaves its blocks in the cache
+        llm.generate(PROMPT, SamplingParams(temperature=0.0, max_tokens=1), **_lora(features))  # leaves its blocks in the cache
     if "preemption" in features:
         return _run_preempted(llm, params, features)
-    return _streamed(llm, params) if "streaming" in features else llm.generate(PROMPT, params)[0]
+    return _streamed(llm, params, features) if "streaming" in features else llm.generate(PROMPT, params, **_lora(features))[0]
 
 
-def _streamed(llm: LLM, params: SamplingParams) -> RequestOutput:
+def _streamed(llm: LLM, params: SamplingParams, features: set[str]) -> RequestOutput:
     texts: dict[int, str] = {}
     tokens: dict[int, list[int]] = {}
-    for output in llm.stream(PROMPT, params):
+    for output in llm.stream(PROMPT, params, **_lora(features)):
         for answer in output.outputs:
             texts[answer.index] = texts.get(answer.index, "") + answer.text_delta
             tokens.setdefault(answer.index, []).extend(answer.new_token_ids)
@@ -135,11 +146,11 @@ def _run_preempted(llm: LLM, params: SamplingParams, features: set[str]) -> Requ
     grower = SamplingParams(temperature=0.0, max_tokens=45, ignore_eos=True)
     if "streaming" in features:
         llm.llm_engine.add_request("other", OTHER, grower)
-        llm.llm_engine.add_request("ours", PROMPT, params)
+        llm.llm_engine.add_request("ours", PROMPT, params, **_lora(features))
         while llm.llm_engine.has_unfinished_requests():
             output = next((one for one in llm.llm_engine.step() if one.request_id == "ours"), output)
     else:
-        _, output = llm.generate([OTHER, PROMPT], [grower, params])
+        _, output = llm.generate([OTHER, PROMPT], [grower, params], lora_request=[None, _lora(features).get("lora_request")])
     assert llm._engine.stats().preemptions > before, "nothing was preempted"
     return output
 
@@ -154,12 +165,14 @@ def test_pair_equals_the_plain_result(
     params = _params(features)
     asked = frozenset(features & set(REQUEST))
     if asked not in plain_results:
-        wanted = plain_results[asked] = plain.generate(PROMPT, params)[0]
+        wanted = plain_results[asked] = plain.generate(PROMPT, params, **_lora(asked))[0]
         if "thinking budget" in features:
             assert all("</think>" in answer.text for answer in wanted.outputs)
         assert wanted.outputs[0].token_ids, "the plain run gave nothing to compare"
         if "n > 1" in features and "seed" not in features:
-            _answers_equal_single_ones(plain, params, wanted)
+            _answers_equal_single_ones(plain, params, wanted, _lora(asked))
+        if asked == {"LoRA"}:
+            assert wanted.outputs[0].token_ids != plain.generate(PROMPT, params)[0].outputs[0].token_ids
     llm = _engine_for(engines, features)
     if "drafting" in features:
         known = plain_results[asked]
@@ -175,11 +188,11 @@ def _drafts_were_verified(got: RequestOutput) -> None:
         assert answer.num_draft_tokens > answer.num_accepted_tokens > 4
 
 
-def _answers_equal_single_ones(plain: LLM, params: SamplingParams, got: RequestOutput) -> None:
+def _answers_equal_single_ones(plain: LLM, params: SamplingParams, got: RequestOutput, lora: dict[str, Any]) -> None:
     from dataclasses import replace
 
     for index in range(params.n):
-        single = plain.generate(PROMPT, replace(params, n=1, seed=(params.seed or 0) + index))[0].outputs[0]
+        single = plain.generate(PROMPT, replace(params, n=1, seed=(params.seed or 0) + index), **lora)[0].outputs[0]
         assert (single.token_ids, single.text) == (got.outputs[index].token_ids, got.outputs[index].text)
 
 

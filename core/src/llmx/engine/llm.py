@@ -177,10 +177,12 @@ class LLM:
             del self._waiting[request_id]
         return outputs
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
-        """Outputs of one prompt as they come, as output_kind says; leaving the loop early aborts it."""
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, lora_request: LoRARequest | None = None
+    ) -> Iterator[RequestOutput]:
+        """Outputs of one prompt as they come, as output_kind says; leaving the loop early aborts it. lora_request: its adapter."""
         params = sampling_params or self.get_default_sampling_params()
-        request_id = self.llm_engine.add_request(self._next_id(), prompt, params)
+        request_id = self.llm_engine.add_request(self._next_id(), prompt, params, lora_request=lora_request)
         finished = False
         try:
             while not finished:
