@@ -39,7 +39,7 @@ FRONT_END = (
     "llmx.sampling_params", "llmx.structured_params", "llmx.pooling_params",
 )  # fmt: skip
 # they know neither the front ends nor each other
-PLUGINS = ("llmx_cpu", "llmx_cuda", "llmx_rocm", "llmx_tpu", "llmx_xpu", "llmx_llguidance", "llmx_xgrammar", "llmx_otel")
+PLUGINS = ("llmx_cpu", "llmx_cuda", "llmx_rocm", "llmx_tpu", "llmx_xpu", "llmx_llguidance", "llmx_xgrammar", "llmx_otel", "llmx_triton")
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     "llmx_cpu": PUBLIC,
     "llmx_cuda": PUBLIC,
@@ -49,12 +49,13 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     "llmx_llguidance": PUBLIC,
     "llmx_xgrammar": PUBLIC,
     "llmx_otel": PUBLIC,
+    "llmx_triton": PUBLIC,
     "llmx_cli": PUBLIC + FRONT_END,
     "llmx_server": PUBLIC + FRONT_END,
 }
 
 # Where torch and its like may be imported: the reference executor, the oracle that tests compare with, the platform that runs on jax.
-TORCH_HOMES = ("llmx.executor.torch", "llmx.testing.oracle_torch", "llmx_tpu")
+TORCH_HOMES = ("llmx.executor.torch", "llmx.testing.oracle_torch", "llmx_tpu", "llmx_triton")
 TORCH_NAMES = ("torch", "transformers", "triton", "jax")
 
 

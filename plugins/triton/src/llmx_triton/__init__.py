@@ -1,0 +1,1 @@
+"""Kernels in Triton for platforms of llmx that run on torch."""

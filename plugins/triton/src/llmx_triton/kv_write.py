@@ -1,0 +1,45 @@
+"""kv_write: the rows of a step into the pages. A row without a place writes nothing."""
+
+import torch
+import triton.language as tl
+
+from llmx.executor.torch.kernel import Call, Spec
+from llmx.executor.torch.pages import StatePages
+from llmx.executor.torch.rows import Rows
+from llmx_triton.launch import Tiles, power_of_two
+from llmx_triton.weightless import Kept
+
+__all__ = ["KvWrite"]
+
+
+@Tiles
+def _write(x, pages, places, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.load(places + row)
+    if place >= 0:
+        at = tl.arange(0, BLOCK)
+        values = tl.load(x + row * width + at, mask=at < width, other=0.0)
+        tl.store(pages + place * width + at, values.to(pages.dtype.element_ty), mask=at < width)
+
+
+@torch.library.custom_op("llmx_triton::kv_write", mutates_args=("k_pages", "v_pages"))
+def kv_write(k: torch.Tensor, v: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, places: torch.Tensor) -> None:
+    """k [T, K, D] and v [T, K, V] to pages [blocks, block tokens, K, ...] at places [T]."""
+    for x, pages in ((k.contiguous(), k_pages), (v.contiguous(), v_pages)):
+        width = x[0].numel() if len(x) else 0
+        _write.launch((len(x),), x, x, pages, places, width, BLOCK=power_of_two(width))
+
+
+class KvWrite(Kept):
+    """The op kv_write."""
+
+    def bind(self, spec: Spec, packed: None, states: tuple[StatePages, ...]) -> Call:
+        """The call with its pages."""
+        state = states[0]
+        k_pages, v_pages = state.tensors
+
+        def call(rows: Rows, k: torch.Tensor, v: torch.Tensor) -> tuple[()]:
+            kv_write(k, v, k_pages, v_pages, rows.layout.places[state.group])
+            return ()
+
+        return call

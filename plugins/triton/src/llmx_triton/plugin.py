@@ -1,0 +1,43 @@
+"""Hooks: what kernels there are. Imports neither torch nor triton."""
+
+from __future__ import annotations
+
+from llmx.config import EngineConfig
+from llmx.hooks import DeviceCaps, ImplDef, hookimpl
+
+__all__ = ["llmx_attention_backends", "llmx_gemm_kernels", "llmx_op_kernels"]
+
+
+def _impl(kind: str, target: str, supports: str | None) -> ImplDef:
+    return ImplDef(
+        kinds=(kind,),
+        provider="triton",
+        abi="torch/1",
+        target=f"llmx_triton.{target}",
+        priority=30,
+        requires=frozenset({"kernels.tiles"}),
+        tags=frozenset({"deterministic", "graph_safe"}),
+        supports=None if supports is None else f"llmx_triton.supports:{supports}",
+    )
+
+
+@hookimpl
+def llmx_attention_backends(config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:
+    """qkv_prep, kv_write and attention over pages."""
+    return [
+        _impl("qkv_prep", "qkv:QkvPrep", "qkv_prep"),
+        _impl("kv_write", "kv_write:KvWrite", None),
+        _impl("attention", "attention:Attention", "attention"),
+    ]
+
+
+@hookimpl
+def llmx_gemm_kernels(config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:
+    """Products with weights of 8 and 4 bits."""
+    return [_impl("linear", "gemm:Linear", "linear")]
+
+
+@hookimpl
+def llmx_op_kernels(config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:
+    """norm and act_mul."""
+    return [_impl("norm", "rowwise:Norm", "norm"), _impl("act_mul", "rowwise:ActMul", "act_mul")]

@@ -1,0 +1,76 @@
+"""What each kernel takes, and why not. Imports neither torch nor triton."""
+
+from __future__ import annotations
+
+from llmx.platform import OpSpec
+from llmx.program.attrs import ActAttrs, AttentionAttrs, NormAttrs, QkvAttrs, QkvSpec
+
+__all__ = ["ACTIVATIONS", "FORMATS", "act_mul", "attention", "linear", "norm", "qkv_prep"]
+
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
+FORMATS = ("q8_0", "q4_0", "q4_1")
+_WIDEST = 16384  # elements of a row that one program holds
+_LARGEST_HEAD = 256
+
+
+def _refused(*reasons: tuple[bool, str]) -> str | None:
+    found = [reason for applies, reason in reasons if applies]
+    return f"not implemented: {', '.join(found)}" if found else None
+
+
+def norm(spec: OpSpec) -> str | None:
+    """rms over the whole row."""
+    a: NormAttrs = spec.attrs
+    return _refused(
+        (a.kind != "rms", f"{a.kind} norm"), (a.groups != 1, "groups"), (a.gated, "a gate"), (spec.rows > _WIDEST, f"rows of {spec.rows} (up to {_WIDEST})")
+    )
+
+
+def act_mul(spec: OpSpec) -> str | None:
+    """Four activations, without sparsity."""
+    a: ActAttrs = spec.attrs
+    return _refused((a.kind not in ACTIVATIONS, a.kind), (bool(a.sparsity), "sparsity"))
+
+
+def qkv_prep(spec: OpSpec) -> str | None:
+    """Split, norm per head before rope, rope."""
+    s = _qkv(spec)
+    rope = s.rope
+    return _refused(
+        (not (s.has_q and s.has_kv), "q alone, or k and v alone"),
+        (s.gate, "gates"),
+        (s.clip is not None, "clipping"),
+        (s.qk_norm == "full", "norm over the full width"),
+        (s.qk_norm != "none" and s.qk_norm_kind != "rms", f"{s.qk_norm_kind} norm"),
+        (s.qk_norm != "none" and not s.qk_norm_before_rope, "norm after rope"),
+        (s.v_norm, "norm of v"),
+        (s.q_position_scale is not None, "scaling by position"),
+        (rope is not None and bool(rope.mrope_sections), "several rows of positions"),
+        (max(s.head_dim, s.v_head_dim) > _LARGEST_HEAD, f"heads of {max(s.head_dim, s.v_head_dim)} (up to {_LARGEST_HEAD})"),
+    )
+
+
+def _qkv(spec: OpSpec) -> QkvSpec:
+    attrs: QkvAttrs = spec.attrs
+    return attrs.spec
+
+
+def attention(spec: OpSpec) -> str | None:
+    """Over pages; causal, or a whole request."""
+    attrs: AttentionAttrs = spec.attrs
+    s = attrs.spec
+    return _refused(
+        (not spec.kv_dtype, "attention without pages"),
+        (s.mask not in ("causal", "bidirectional"), f"the mask {s.mask}"),
+        (s.alibi, "alibi"),
+        (s.relative_buckets is not None, "relative position bias"),
+        (s.cross, "cross attention"),
+        (attrs.lse, "log-sum-exp as a result"),
+        (max(s.head_dim, s.v_head_dim) > _LARGEST_HEAD, f"heads of {max(s.head_dim, s.v_head_dim)} (up to {_LARGEST_HEAD})"),
+    )
+
+
+def linear(spec: OpSpec) -> str | None:
+    """Weights of 8 and 4 bits in blocks of 32."""
+    other = [quant for quant in spec.quants if quant not in FORMATS]
+    return _refused((bool(other), f"weights of {', '.join(other)} (there are {', '.join(FORMATS)})"))
