@@ -120,6 +120,7 @@ class Info:
     dtype: str = "float32"
     kv_dtype: str = "float32"
     pooling: Any = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass

@@ -70,6 +70,7 @@ def llmx_config_defaults(config: EngineConfig, caps: DeviceCaps) -> list[ConfigP
     return [
         ConfigPatch("scheduler.max_num_batched_tokens", 256, "prompts are computed in chunks of at most this many tokens"),
         ConfigPatch("cache.kv_dtype", "float32", "JAX's CPU backend computes in float32"),
+        ConfigPatch("cache.kv_bytes", 1 << 30, "pages take all their memory at the start, and here it is the machine's"),
     ]
 
 

@@ -168,11 +168,12 @@ class Models(TypedDict):
 
 
 class Status(TypedDict):
-    """Whether the server works. models: each of several."""
+    """Whether the server works. models: each of several. detail: what was warned of when the engines started."""
 
     status: str
     reason: str
     models: NotRequired[dict[str, str]]
+    detail: NotRequired[list[str]]
 
 
 class Version(TypedDict):

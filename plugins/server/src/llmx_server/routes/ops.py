@@ -89,7 +89,9 @@ async def _health(request: Request, fine: str) -> Response:
     if paused and any(serving.residence == "loaded" for serving in asked):
         return _unavailable("paused", "an administrator paused the engine: requests wait until POST /resume")
     states = {one.model_names[0]: _STATES.get(one.residence, "ok") if ok else reason for one, (ok, reason) in zip(asked, found, strict=True)}
-    each = {"models": states} if len(found) > 1 else {}
+    each: dict[str, Any] = {"models": states} if len(found) > 1 else {}
+    warnings = [line for one in asked if one.residence == "loaded" for line in one.engine.info.warnings]
+    each |= {"detail": list(dict.fromkeys(warnings))} if warnings else {}
     why = "; ".join(reason for ok, reason in found if not ok)
     if not any(ok for ok, _ in found):
         return _unavailable("dead", why, each)
