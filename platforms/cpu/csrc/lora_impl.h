@@ -71,6 +71,12 @@ static void shrink(const LoraUse& use, const float* x, int64_t ldx, int64_t begi
   }
 }
 
+LLMX_INLINE F16 load_some(const float* p, int n) { return n == kLanes ? load(p) : load_n(p, n); }
+LLMX_INLINE void store_some(float* p, F16 a, int n) {
+  if (n == kLanes) return store(p, a);
+  store_n(p, a, n);
+}
+
 template <class T, int Rows>
 static void expand_tile(const LoraUse& use, int64_t first, float* y, int64_t ldy, int64_t panel) {
   const LoraPart& part = *use.part;
@@ -89,18 +95,30 @@ static void expand_tile(const LoraUse& use, int64_t first, float* y, int64_t ldy
 #pragma GCC unroll 4
   for (int i = 0; i < Rows; ++i) {
     float* to = y + use.rows[first + i] * ldy + column;
-    F16 value = add(load_n(to, n), sum[i]);
-    if (part.g) value = mul(load_n(part.g + column, n), value);
-    store_n(to, value, n);
+    F16 value = add(load_some(to, n), sum[i]);
+    if (part.g) value = mul(load_some(part.g + column, n), value);
+    store_some(to, value, n);
   }
 }
 
 template <class T>
 static void expand_as(const LoraUse& use, int64_t begin, int64_t end, float* y, int64_t ldy, int64_t panel_begin, int64_t panel_end) {
   for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
-    int64_t row = begin;
-    for (; row + 4 <= end; row += 4) expand_tile<T, 4>(use, row, y, ldy, panel);
-    for (; row < end; ++row) expand_tile<T, 1>(use, row, y, ldy, panel);
+    for (int64_t row = begin; row < end; row += 4) {
+      switch (end - row) {
+        case 1:
+          expand_tile<T, 1>(use, row, y, ldy, panel);
+          break;
+        case 2:
+          expand_tile<T, 2>(use, row, y, ldy, panel);
+          break;
+        case 3:
+          expand_tile<T, 3>(use, row, y, ldy, panel);
+          break;
+        default:
+          expand_tile<T, 4>(use, row, y, ldy, panel);
+      }
+    }
   }
 }
 
@@ -121,10 +139,10 @@ static void finish(float* y, int64_t ldy, int64_t m, const float* bias, const fl
     for (int64_t column = begin; column < end; column += kLanes) {
       const int n = static_cast<int>(end - column < kLanes ? end - column : kLanes);
       float* to = y + row * ldy + column;
-      F16 value = load_n(to, n);
-      if (bias) value = add(value, load_n(bias + column, n));
-      if (residual) value = add(load_n(residual + row * ld_residual + column, n), value);
-      store_n(to, value, n);
+      F16 value = load_some(to, n);
+      if (bias) value = add(value, load_some(bias + column, n));
+      if (residual) value = add(load_some(residual + row * ld_residual + column, n), value);
+      store_some(to, value, n);
     }
   }
 }

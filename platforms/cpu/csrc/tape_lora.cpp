@@ -164,7 +164,9 @@ void Engine::lora_add(const std::vector<LoraUse>& uses, int index, const LlmxPar
                       const float* residual, int64_t begin, int64_t end) {
   for (const LoraUse& use : uses) {
     if (use.index != index) continue;
-    const int64_t from = std::lower_bound(use.rows, use.rows + use.n, row) - use.rows, to = std::lower_bound(use.rows, use.rows + use.n, row + rows) - use.rows;
+    const bool all = use.rows[0] >= row && use.rows[use.n - 1] < row + rows;
+    const int64_t from = all ? 0 : std::lower_bound(use.rows, use.rows + use.n, row) - use.rows;
+    const int64_t to = all ? use.n : std::lower_bound(use.rows, use.rows + use.n, row + rows) - use.rows;
     if (from < to) lora_.expand(use, from, to, y, ldy, begin, end);
   }
   const float* bias = vector(part.bias);
