@@ -48,7 +48,8 @@ def late_step(driver: Driver, rows: dict[int, list[int]], late: Late) -> StepOut
 def test_it_is_an_executor_and_says_what_it_can(driver: Driver) -> None:
     executor = driver.executor
     assert isinstance(executor, Executor)
-    assert executor.limits.features == {"late_mask", "host_logits", "lora"} and executor.limits.abis == {"torch/1"} and executor.limits.max_inflight == 1
+    assert executor.limits.features == {"late_mask", "host_logits", "device_drafts", "lora"}
+    assert executor.limits.abis == {"torch/1"} and executor.limits.max_inflight == 1
 
 
 def test_late_masks_open_and_drop(driver: Driver) -> None:
@@ -211,7 +212,7 @@ def test_bugs_of_the_caller_are_named(driver: Driver) -> None:
         driver.run(Step(driver.seq, left=np.array([9], np.int32)))
     with pytest.raises(PlatformError, match="joins slot 0, which is in use"):
         driver.run(Step(driver.seq, joined=[Joined(0, np.array([1], np.int32), 1, SamplingRow())]))
-    with pytest.raises(PlatformError, match="encoders or device drafts"):
+    with pytest.raises(PlatformError, match="drafts without a draft Program"):
         driver.run(Step(driver.seq, encode=[Encode("vision", "a", {}, 0)]))
     driver.done[0] = 120  # no block was given that far
     with pytest.raises(PlatformError, match="slot 0 reads or writes a block that it was not given"):
@@ -237,8 +238,8 @@ def test_bugs_of_the_caller_are_named(driver: Driver) -> None:
 
 def test_models_that_it_cannot_run_are_refused() -> None:
     bundle = tiny_llama("f32")
-    two = Model({**bundle.model.programs, "draft": bundle.model.programs["main"]}, bundle.model.states)
-    with pytest.raises(ProgramError, match="programs main, draft; the torch executor runs 'main'"):
+    two = Model({**bundle.model.programs, "other": bundle.model.programs["main"]}, bundle.model.states)
+    with pytest.raises(ProgramError, match="programs main, other; the torch executor runs 'main'"):
         torch_executor(replace(bundle, model=two))
     main = bundle.model.programs["main"]
     mute = Model({"main": Program("main", main.inputs, tuple(op for op in main.ops if op.kind != "output"))}, bundle.model.states)

@@ -80,6 +80,12 @@ LLMX_API int llmx_engine_vector(Engine* engine, const float* data, int64_t n) {
 LLMX_API int llmx_engine_tape(Engine* engine, const LlmxTape* tape) {
   return guarded([&] { return checked(engine->set_tape(*tape)); });
 }
+LLMX_API int llmx_engine_draft_tape(Engine* engine, const LlmxTape* tape) {
+  return guarded([&] { return checked(engine->set_draft_tape(*tape)); });
+}
+LLMX_API int llmx_engine_draft(Engine* engine, const LlmxDraftArgs* rows) {
+  return guarded([&] { return checked(engine->draft(*rows)); });
+}
 LLMX_API int64_t llmx_kv_layer_bytes(const LlmxState* state) {
   return llmx::kv_layer_bytes({static_cast<llmx::KvType>(state->type), state->kv_heads, state->head_dim, state->v_head_dim, 0, 0});
 }

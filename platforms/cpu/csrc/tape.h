@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "draft.h"
 #include "linear.h"
 #include "lora.h"
 #include "pool.h"
@@ -142,6 +143,14 @@ struct LoraGroup {  // rows [first, first + count) of lora_rows_ use this adapte
   int64_t first, count;
 };
 
+struct StoredTape {  // a tape that is not running
+  std::vector<LlmxOp> ops;
+  std::vector<LlmxValue> values;
+  std::vector<LlmxPart> parts;
+  std::unique_ptr<Pages> arena;
+  LlmxTape shape{};
+};
+
 class Engine {
  public:
   Engine(Isa isa, int threads);
@@ -149,10 +158,12 @@ class Engine {
   int add_weight(WeightType from, WeightType to, bool int8, int64_t rows, int64_t cols, const uint8_t* data, int64_t row_bytes);
   int add_vector(const float* data, int64_t n);
   const char* set_tape(const LlmxTape& tape);
+  const char* set_draft_tape(const LlmxTape& tape);  // behind set_tape, before allocate
   const char* allocate(const LlmxGroup* groups, int n_groups, const LlmxState* states, int n_states);
   // Null, or what is wrong (a bug of the caller or a dead device). finish: sample too; otherwise `finish_step` follows.
   const char* step(const LlmxStepArgs& args, LlmxStepResult* result, bool finish);
   const char* finish_step(const LlmxStepArgs& args, LlmxStepResult* result, const float* logits);
+  const char* draft(const LlmxDraftArgs& rows);
   const char* head_logits(const LlmxStepArgs& args, int begin, int end, float* out);
   const char* set_lora(int slot, const LlmxLora* parts, int n);  // n 0: the slot becomes empty
   // Types of the next step's token rows (segments of a pair of texts), all 0 unless set; n at most the limit of tokens.
@@ -179,6 +190,8 @@ class Engine {
   float* arena() const { return reinterpret_cast<float*>(arena_->data()); }
   float* value(int id) const { return id < 0 ? nullptr : arena() + values_[id].offset; }
   const float* vector(int id) const { return id < 0 ? nullptr : vectors_[id]; }
+  void swap_tape();
+  const char* draft_rows(const LlmxDraftArgs& rows);
   const char* begin(const LlmxStepArgs& args);
   const char* kv_ops(const LlmxStepArgs& args);
   void run(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, int64_t first_head);
@@ -229,6 +242,7 @@ class Engine {
   std::unique_ptr<Pages> arena_;
   std::unique_ptr<Pages> acts_[kActTypes], mid_acts_[kActTypes];  // by ActType: a product's input, and that of the second product of an mlp
   LlmxTape shape_{};
+  StoredTape draft_;
   SlotTable slots_;
   std::vector<int32_t> ids_, positions_, token_types_, request_of_slot_, token_request_;
   int fine_positions_ = INT32_MAX;

@@ -30,6 +30,11 @@ class StepCost:
         self._rows: list[int] = []
         self._costs: list[float] = []
 
+    @property
+    def known(self) -> bool:
+        """Whether anything was measured."""
+        return bool(self._rows)
+
     def set(self, rows: int, cost: float) -> None:
         """A measurement that stands for itself."""
         at = bisect_left(self._rows, rows)

@@ -9,14 +9,17 @@ from llmx.hooks.types import DrafterDef
 
 __all__ = ["CoreDrafters"]
 
+_MODEL_SETTINGS = ("model", "revision", "quantization", "draft_tensor_parallel_size")
+
 
 class CoreDrafters:
-    """The plugin that brings prompt lookup and suffix drafting."""
+    """The plugin that brings prompt lookup, suffix drafting and draft models."""
 
     @hookimpl
     def llmx_drafters(self) -> list[DrafterDef]:
-        """ngram and suffix."""
+        """ngram, suffix and draft_model."""
         return [
             DrafterDef("ngram", "llmx.draft.ngram:NgramDrafter", NGRAM_SETTINGS),
             DrafterDef("suffix", "llmx.draft.suffix:SuffixDrafter", SUFFIX_SETTINGS, num_tokens=16),
+            DrafterDef("draft_model", "llmx.draft.model:DraftModel", _MODEL_SETTINGS, num_tokens=4),
         ]

@@ -7,7 +7,15 @@ from typing import Any
 
 from llmx.errors import ConfigError
 
-__all__ = ["number", "whole_number"]
+__all__ = ["number", "text", "whole_number"]
+
+
+def text(settings: Mapping[str, Any], name: str) -> str | None:
+    """A setting that is a text; None when it is not given. Raises ConfigError."""
+    value = settings.get(name)
+    if value is not None and (not isinstance(value, str) or not value):
+        raise ConfigError(f"speculative_config: {name} is {value!r}: it must be a text", field="speculative_config")
+    return value
 
 
 def whole_number(settings: Mapping[str, Any], name: str, low: int, high: int) -> int | None:

@@ -18,7 +18,7 @@ __all__ = ["MAX_DRAFTS", "ChosenDrafter", "choose_drafter"]
 MAX_DRAFTS = 16  # per request and step
 _OWN = ("method", "num_speculative_tokens")  # settings of every method
 _DEVICE = {
-    "draft_model": "a draft model", "eagle": "EAGLE", "eagle3": "EAGLE-3", "mtp": "MTP", "medusa": "Medusa", "mlp_speculator": "an MLP speculator",
+    "eagle": "EAGLE", "eagle3": "EAGLE-3", "mtp": "MTP", "medusa": "Medusa", "mlp_speculator": "an MLP speculator",
     "dflash": "a block-diffusion drafter", "pard": "PARD", "ngram_gpu": "n-grams on the device", "custom_class": "a class path",
 }  # fmt: skip
 
@@ -45,7 +45,7 @@ def choose_drafter(manager: pluggy.PluginManager, config: EngineConfig) -> Chose
     defs = {one.name: one for listed in manager.hook.llmx_drafters(config=config) for one in listed}
     if method not in defs:
         kind = f" ({_DEVICE[method]})" if method in _DEVICE else ""
-        raise _error(f"method is {method!r}{kind}: there are {', '.join(sorted(defs))}, which draft on the host and need no weights; take one of them")
+        raise _error(f"method is {method!r}{kind}, which is not there; take one of {', '.join(sorted(defs))}")
     chosen = defs[method]
     _check_names(chosen, settings)
     drafter: Drafter = load_target(chosen.target)(settings)

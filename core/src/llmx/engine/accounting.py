@@ -49,8 +49,8 @@ class Accounting:
         stats.forward_us += t_us[0]
         stats.sample_us += t_us[1]
         stats.jit_compiles += compiles
-        if self._scheduler.drafting is not None and tokens and not scheduled.num_prefill:
-            self._scheduler.drafting.cost.observe(tokens, float(t_us[0] + t_us[1]))
+        if self._scheduler.drafting is not None:
+            self._scheduler.drafting.observe(scheduled.step, t_us, prefill=scheduled.num_prefill > 0)
         stats.python_us += max(total_ns // 1000 - sum(t_us), 0)
         now = perf_counter_ns()
         window[1] += sum(t_us) * 1000

@@ -17,6 +17,7 @@ import pluggy
 
 from llmx.config import Change, EngineConfig
 from llmx.draft.plugin import CoreDrafters
+from llmx.draft.programs import check_device, with_programs
 from llmx.draft.start import ChosenDrafter, choose_drafter
 from llmx.engine.chosen_platform import ChosenPlatform, value_dtypes
 from llmx.engine.engine import Engine
@@ -81,10 +82,11 @@ def prepare(config: EngineConfig, user_set: Iterable[str] = (), on_headers: OnHe
     loaded = load_model(config.model, registry_from(manager))
     if on_headers is not None:
         on_headers(_headers_of(loaded.summary))
-    if drafter is not None and loaded.pooling is not None:
-        raise ConfigError("speculative_config: the model gives vectors or scores, no tokens that could be guessed: leave it out", field="speculative_config")
+    if drafter is not None:
+        loaded = with_programs(drafter, loaded, config, registry_from(manager))
     config = with_whole_prompts(config, loaded.pooling, loaded.summary.max_model_len, set(user_set))
     executor, kernels = platform.executor(config, caps, loaded.bundle)
+    check_device(drafter, executor.limits, selection.name)
     choices = platform.choices(config, caps, loaded.bundle.model, executor, kernels)
     plan = _plan(config, caps, selection, loaded, choices)
     return Prepared(config, changes, selection, manager, caps, loaded, executor, plan, [*loader.warnings, *warnings, *loaded.warnings], drafter)

@@ -57,3 +57,16 @@ def _measure_rows(engine: Engine, drafting: Drafting) -> None:
         if times and min(times) > 0:
             drafting.cost.set(rows, float(min(times)))
     drafting.enabled = True
+    if drafting.depth is not None:
+        _measure_runs(engine, drafting)
+
+
+def _measure_runs(engine: Engine, drafting: Drafting) -> None:
+    """What a run of the drafter costs, for one request and for several."""
+    drafting.fixed, params = True, SamplingParams(temperature=0.0, max_tokens=1 + 2 * _ROW_STEPS, ignore_eos=True, seed=0)
+    for rows in (1, min(8, engine.executor.limits.max_requests)):
+        for index in range(rows):
+            engine.add(Add(f"warm-up-{index}", [(2 + index) % engine.vocab_size, 3 % engine.vocab_size], params))
+        while engine.has_work:
+            engine.step()
+    drafting.fixed = False

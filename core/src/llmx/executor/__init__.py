@@ -7,6 +7,7 @@ from llmx.batch import Encode, Joined, KvOp, PromptLogprobs, Status, Step, StepO
 from llmx.executor.adapters import AdapterPart
 from llmx.executor.base import Control, Executor, Late, Limits, Progress, Reply, Ticket
 from llmx.executor.bundle import ModelBundle
+from llmx.executor.draft_loop import DRAFT, DraftLoop, DraftRows
 from llmx.kv.spec import BLOCK_TOKENS, GroupNeed, GroupPlan, KVPlan, KVSpec
 from llmx.sample.params_rows import SamplingRow
 from llmx.weights.host_tensor import BLOCK_BYTES, HostTensor, WeightSource
@@ -14,8 +15,11 @@ from llmx.weights.host_tensor import BLOCK_BYTES, HostTensor, WeightSource
 __all__ = [
     "BLOCK_BYTES",
     "BLOCK_TOKENS",
+    "DRAFT",
     "AdapterPart",
     "Control",
+    "DraftLoop",
+    "DraftRows",
     "Encode",
     "Executor",
     "GroupNeed",

@@ -10,7 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from llmx.batch import Step
 from llmx.draft import Drafter, Proposer
+from llmx.draft.depth import DEVICE_KIND, DraftDepth
 from llmx.draft.length import Acceptance, StepCost, best_lengths, evidence_kind
 from llmx.request import Request, RequestState
 
@@ -48,6 +52,7 @@ class Drafting:
         self._drafter, self._num_tokens, self._kv = drafter, num_tokens, kv
         self._tracks: dict[Request, _Track] = {}
         self.cost = StepCost()
+        self.depth = DraftDepth(num_tokens, self.cost) if hasattr(drafter, "join") else None  # of a drafter on the device
         self.enabled, self.fixed = True, False
         self.reset()
 
@@ -68,9 +73,22 @@ class Drafting:
         return track is not None and track.flying is not None
 
     def add_to(self, build: StepBuilder, room: int) -> None:
-        """Give decode rows of the step in the making their drafts, `room` token rows at most."""
-        if not self.enabled or room <= 0:
-            return
+        """Give decode rows of the step in the making their drafts, `room` token rows at most; and ask the device for those of the next step."""
+        if self.enabled and room > 0:
+            self._add_drafts(build, room)
+        if self.enabled and self.depth is not None and build.rows:
+            self._ask(build, self.depth)
+
+    def _ask(self, build: StepBuilder, depth: DraftDepth) -> None:
+        """Let the executor guess at the end of this step; its Program writes pages past the step's own rows."""
+        deciding = sum(request.num_computed + q >= len(request.tokens) for request, q in build.rows.items())
+        build.draft_k = self._num_tokens if self.fixed else depth.choose(deciding, self._all.rates[DEVICE_KIND])
+        for request, q in build.rows.items() if build.draft_k else ():
+            end = min(request.num_computed + q + build.draft_k, self._kv.plan.max_model_len)
+            if end > request.num_computed + q and not request.children:  # those that are forked off would share the blocks
+                self._kv.extend(request, end, drafts=len(build.drafts.get(request, ())))
+
+    def _add_drafts(self, build: StepBuilder, room: int) -> None:
         rows = [request for request, q in build.rows.items() if q == 1 and request.num_computed >= request.prompt_len]
         if not rows or not (self.fixed or self.cost.pays(len(rows), _AT_BEST)):
             return
@@ -106,10 +124,7 @@ class Drafting:
         limit = min(self._num_tokens, request.max_new - request.num_generated - 1)
         if limit <= 0 or request.num_pending or not _guesses(request):
             return None
-        track = self._tracks.get(request)
-        if track is None:
-            proposer = self._drafter.begin(request.tokens, private=bool(request.cache_salt))
-            track = self._tracks[request] = _Track(proposer, Acceptance(self._all.rates))
+        track = self._track(request)
         guess = track.proposer.propose(limit)
         if guess is None:
             return None
@@ -122,8 +137,29 @@ class Drafting:
                 break
         return _Offer(request, track, kind, tokens) if tokens else None
 
-    def settle(self, request: Request, taken: int) -> None:
-        """A step of the request came back with `taken` tokens, which are in its list: count, and give back what rejected drafts took."""
+    def _track(self, request: Request) -> _Track:
+        track = self._tracks.get(request)
+        if track is None:
+            proposer = self._drafter.begin(request.tokens, private=bool(request.cache_salt))
+            track = self._tracks[request] = _Track(proposer, Acceptance(self._all.rates))
+        return track
+
+    def observe(self, step: Step, t_us: tuple[int, int, int], *, prefill: bool) -> None:
+        """A step took so long."""
+        if step.num_tokens and not prefill:
+            self.cost.observe(step.num_tokens, float(t_us[0] + t_us[1]))
+            if self.depth is not None and step.draft_k:
+                self.depth.observe(len(step.samples), t_us[2] / step.draft_k)
+
+    def settle(self, request: Request, taken: int, drafts: np.ndarray | None = None) -> None:
+        """A step of the request came back with `taken` tokens, which are in its list: count, and give back what rejected drafts took.
+
+        drafts: i32 [draft_k], what the device guesses to follow; -1 pads.
+        """
+        if drafts is not None and self.depth is not None:
+            receive = getattr(self._track(request).proposer, "receive", None)
+            if receive is not None:
+                receive([token for token in drafts.tolist() if token >= 0])
         track = self._tracks.get(request)
         if track is None or track.flying is None:
             return

@@ -281,7 +281,7 @@ class Scheduler:
             if (reason := request.end_after(token)) is not None:
                 break
         if self.drafting is not None:
-            self.drafting.settle(request, len(taken))
+            self.drafting.settle(request, len(taken), None if out.drafts is None else out.drafts[index])
         if reason is not None:
             self.finish(request, reason, taken[-1] if reason == "stop" else None)
         if not tokens:

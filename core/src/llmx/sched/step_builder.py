@@ -38,6 +38,7 @@ class StepBuilder:
     rows: dict[Request, int] = field(default_factory=dict)  # request -> q
     drafts: dict[Request, list[int]] = field(default_factory=dict)  # behind decode rows; counted in q
     num_tokens: int = 0
+    draft_k: int = 0
 
     def add(self, request: Request, q: int) -> None:
         """The request brings its next q tokens."""
@@ -73,6 +74,7 @@ class StepBuilder:
             score=np.array(layout.score, np.int32).reshape(-1, 3),
             want=layout.want if any(want is not None for want in layout.want) else [],
             score_top=np.array(layout.score_top, np.int32),
+            draft_k=self.draft_k,
             late=any(request.constraint is not None for request in layout.sampled),
             token_types=token_types(layout.rows, layout.q),
         )

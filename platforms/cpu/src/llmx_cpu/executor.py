@@ -10,10 +10,27 @@ import numpy as np
 
 from llmx.config import EngineConfig
 from llmx.errors import PlatformError, ProgramError
-from llmx.executor import BLOCK_TOKENS, AdapterPart, Control, GroupNeed, KVPlan, KVSpec, Late, Limits, ModelBundle, Progress, Reply, Step, StepOutput, Ticket
+from llmx.executor import (
+    BLOCK_TOKENS,
+    DRAFT,
+    AdapterPart,
+    Control,
+    GroupNeed,
+    KVPlan,
+    KVSpec,
+    Late,
+    Limits,
+    ModelBundle,
+    Progress,
+    Reply,
+    Step,
+    StepOutput,
+    Ticket,
+)
 from llmx.hooks import DeviceCaps
 from llmx.platform.plan import Plan
 from llmx.program.ops import State
+from llmx_cpu.draft import NativeDraft
 from llmx_cpu.lora import set_adapter
 from llmx_cpu.lower.builder import KINDS, BuiltTape, row_width
 from llmx_cpu.lower.tape import ABI, lower
@@ -28,7 +45,7 @@ _PAGE_TYPES = {"f32": 0, "bf16": 1, "i8": 2}  # csrc/attention.h
 
 
 class NativeExecutor:
-    """Runs a Model's main Program, which gives logits or pooled rows. Built without weights; `load` packs them."""
+    """Runs a Model's main Program, which gives logits or pooled rows, and its drafter's. Built without weights; `load` packs them."""
 
     def __init__(self, config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle) -> None:
         full = config.model.dtype == "float32"
@@ -41,6 +58,7 @@ class NativeExecutor:
         self._prefault = bool(caps.props["prefault"])
         self._tape: BuiltTape | None = None
         self._flying: StepCall | None = None
+        self._drafts: NativeDraft | None = None
         self._groups = _groups(bundle)
         self._pooled, self._typed = _pooled(bundle)
         self.limits = Limits(
@@ -48,7 +66,7 @@ class NativeExecutor:
             max_requests=config.scheduler.max_num_seqs,
             max_inflight=1,
             abis=frozenset({ABI}),
-            features=frozenset({"late_mask", "host_logits", "lora", "lora.fusions"}),
+            features=frozenset({"late_mask", "host_logits", "device_drafts", "lora", "lora.fusions"}),
         )
         self._call = StepCall(self.limits.max_requests)
 
@@ -66,18 +84,25 @@ class NativeExecutor:
         if self._activations == "auto":
             library().llmx_engine_fine_positions(engine, FINE_POSITIONS)
         packer = Packer(engine, self._bundle.weights, self._full, self._activations == "int8", len(model.weights()), progress)
-        self._tape = lower(
-            model.programs["main"],
-            plan.kernels,
-            packer,
-            [state for states in self._groups.values() for state in states],
-            max_positions=self._bundle.max_model_len,
-            max_tokens=self.limits.max_tokens,
-            max_requests=self.limits.max_requests,
-            vocab=self._bundle.vocab_size,
-        )
+        states = [state for states in self._groups.values() for state in states]
+
+        def lowered(program: str) -> BuiltTape:
+            return lower(
+                model.programs[program],
+                plan.kernels,
+                packer,
+                states,
+                max_positions=self._bundle.max_model_len,
+                max_tokens=self.limits.max_tokens,
+                max_requests=self.limits.max_requests,
+                vocab=self._bundle.vocab_size,
+            )
+
+        self._tape = lowered("main")
         self._matrices = packer.matrices
         call("llmx_engine_tape", engine, C.addressof(self._tape.struct))
+        if DRAFT in model.programs:
+            self._drafts = NativeDraft(engine, lowered(DRAFT))
         self._bundle.weights.close()
         progress("weights", 1.0)
 
@@ -110,6 +135,8 @@ class NativeExecutor:
             size = f"{plan.total_bytes / 2**20:.0f} MiB"
             remedy = "lower --kv-cache-memory-bytes, or raise the process's memory limit"
             raise PlatformError(f"{size} of KV cache cannot be allocated ({error}): {remedy}") from error
+        if self._drafts is not None:
+            self._drafts.allocate(plan, self._bundle, self.limits.max_tokens)
         if self._prefault:  # a page of zeros has no memory of its own until it is written
             for index, to in enumerate(groups):
                 C.memset(library().llmx_engine_pages(self._need_engine(), index), 0, to.block_bytes * to.num_blocks)
@@ -124,8 +151,10 @@ class NativeExecutor:
         """Run the step; of a late one everything up to the head rows."""
         if self._flying is not None:
             raise PlatformError(f"step {step.seq} was submitted before step {self._flying.step.seq} was collected: the native executor takes one at a time")
-        if step.encode or step.draft_k or any(want is not None and want.hidden for want in step.want):
-            raise PlatformError(f"step {step.seq} asks for encoders, device drafts or hidden states: the native executor has none of them")
+        if step.encode or (step.draft_k and self._drafts is None) or any(want is not None and want.hidden for want in step.want):
+            raise PlatformError(f"step {step.seq} asks for encoders, hidden states, or drafts without a draft Program: the native executor has none of them")
+        if self._drafts is not None:
+            self._drafts.change(step)
         one = self._call
         one.begin(step)
         engine = self._need_engine()
@@ -166,6 +195,8 @@ class NativeExecutor:
         out = one.output()
         if self._pooled:
             out.hidden["pooled"] = one.pooled
+        if self._drafts is not None:
+            self._drafts.finish(one.step, out)
         return out
 
     # -- between steps -------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from llmx.executor.adapters import AdapterPart
 from llmx.executor.base import Control, Late, Limits, Progress, Reply, Ticket
 from llmx.executor.bound import BoundOps, BoundProgram, kinds_using
 from llmx.executor.bundle import ModelBundle
+from llmx.executor.draft_loop import DRAFT
 from llmx.executor.drawing import Drawing
 from llmx.executor.op_weights import weight_refs
 from llmx.executor.page_shapes import group_needs
@@ -24,6 +25,7 @@ from llmx.executor.slots import RequestRows, Slots
 from llmx.executor.torch.adapted import AdaptedLinear
 from llmx.executor.torch.buckets import Buckets, make_buckets
 from llmx.executor.torch.device import free_bytes, open_device
+from llmx.executor.torch.draft import TorchDraft
 from llmx.executor.torch.interpreter import as_index, positions_input
 from llmx.executor.torch.kernel import ABI, Kernel, Spec
 from llmx.executor.torch.pages import Pages
@@ -66,7 +68,7 @@ class _Flight:
 
 
 class TorchExecutor:
-    """Runs a Model's main Program on one torch device. Built without weights; `load` packs them, `kv_allocate` binds the ops."""
+    """Runs a Model's main Program, and its drafter's, on one torch device. Built without weights; `load` packs them, `kv_allocate` binds the ops."""
 
     def __init__(self, config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle, device: str, parts: DeviceParts = NO_PARTS) -> None:
         self._page_type = config.page_type
@@ -75,6 +77,7 @@ class TorchExecutor:
         self._bundle, self._device, self._parts = bundle, open_device(device), parts
         self._packed: list[_Packed] = []
         self._bound: BoundProgram | None = None
+        self._drafts: TorchDraft | None = None
         self._buckets: Buckets | None = None
         self._lora, self._linears = config.lora.on, list[AdaptedLinear]()
         self._adapters: set[int] = set()  # LoRA slots that hold one
@@ -88,7 +91,7 @@ class TorchExecutor:
             max_requests=config.scheduler.max_num_seqs,
             max_inflight=1,
             abis=frozenset({ABI}),
-            features=frozenset({"late_mask", "host_logits", "lora"}),
+            features=frozenset({"late_mask", "host_logits", "device_drafts", "lora"}),
         )
 
     # -- start ---------------------------------------------------------------------------------------------------------
@@ -96,16 +99,18 @@ class TorchExecutor:
     def load(self, plan: Plan, progress: Progress) -> None:
         """Pack the weights for the kernels that the plan chose. Raises ModelError, ProgramError, PlatformError."""
         programs = self._bundle.model.programs
-        if "main" not in programs or len(programs) > 1:
-            raise ProgramError(f"model {self._bundle.name!r} has the programs {', '.join(programs)}; the torch executor runs 'main', and only it")
+        if "main" not in programs or not programs.keys() <= {"main", DRAFT}:
+            raise ProgramError(f"model {self._bundle.name!r} has the programs {', '.join(programs)}; the torch executor runs 'main' and '{DRAFT}'")
         main, facts = programs["main"], dict(plan.facts)
         if not {"logits", "pooled"} & main.outputs().keys() or "head" not in main.inputs:
             have = f"inputs {', '.join(main.inputs)}, results {', '.join(main.outputs()) or 'none'}"
             raise ProgramError(f"model {self._bundle.name!r} must give 'logits' or 'pooled' for the rows in 'head'; it has {have}")
-        store, uses = WeightStore(self._bundle.weights, self._device, self._bundle.max_model_len), kinds_using(main.ops)
-        choices, scratch = [choice for choice in plan.kernels if choice.program == "main"], 0
+        store, uses = WeightStore(self._bundle.weights, self._device, self._bundle.max_model_len), kinds_using(
+            [op for program in programs.values() for op in program.ops]
+        )
+        choices, scratch = [choice for choice in plan.kernels if choice.program in programs], 0
         for done, choice in enumerate(choices):
-            ops = main.ops[choice.first : choice.first + len(choice.resolution.kinds)]
+            ops = programs[choice.program].ops[choice.first : choice.first + len(choice.resolution.kinds)]
             specs = tuple(op_spec(op, kv_dtype=self._page_type, dtype=facts.get("dtype", "f32")) for op in ops)
             spec: Spec = specs if len(specs) > 1 else specs[0]
             target = load_target(choice.resolution.target)
@@ -126,16 +131,21 @@ class TorchExecutor:
     def kv_allocate(self, plan: KVPlan) -> None:
         """Zeroed pages; then every op is bound to its States."""
         self._pages, self._slots = Pages(plan, self._device), Slots(plan)
-        main, states = self._bundle.model.programs["main"], self._pages.states
-        bound = []
+        model, states = self._bundle.model, self._pages.states
+        bound: dict[str, list[BoundOps]] = {name: [] for name in model.programs}
         for one in self._packed:
             call = one.kernel.bind(one.spec, one.weights, tuple(states[name] for name in one.states))
-            found = one.choice.resolution
-            if self._lora and found.kinds == ("linear",):
-                call = AdaptedLinear(call, main.ops[one.choice.first], self._device)
+            found, program = one.choice.resolution, model.programs[one.choice.program]
+            if self._lora and found.kinds == ("linear",) and program.name != DRAFT:
+                call = AdaptedLinear(call, program.ops[one.choice.first], self._device)
                 self._linears.append(call)
-            bound.append(BoundOps.of(main, one.choice.first, len(found.kinds), call, found.provider, "graph_safe" in found.tags))
-        self._bound = BoundProgram(main, bound)
+            ops = BoundOps.of(program, one.choice.first, len(found.kinds), call, found.provider, "graph_safe" in found.tags)
+            bound[one.choice.program].append(ops)
+        self._bound = BoundProgram(model.programs["main"], bound["main"])
+        if DRAFT in bound:
+            own = [state.name for state in model.states.values() if state.owner == DRAFT]
+            program, drafter = model.programs[DRAFT], BoundProgram(model.programs[DRAFT], bound[DRAFT])
+            self._drafts = TorchDraft(program, drafter, own, plan, self._slots, self._device, self.limits.max_tokens)
         self._block_tokens = tuple(group.need.block_tokens for group in plan.groups)
 
     @torch.inference_mode()
@@ -157,11 +167,13 @@ class TorchExecutor:
         slots, pages = self._ready()
         if self._flight is not None:
             raise PlatformError(f"step {step.seq} was submitted before step {self._flight.step.seq} was collected: the torch executor takes one at a time")
-        if step.encode or step.draft_k:
-            raise PlatformError(f"step {step.seq} asks for encoders or device drafts: the torch executor has none of them")
+        if step.encode or (step.draft_k and self._drafts is None):
+            raise PlatformError(f"step {step.seq} asks for encoders, or drafts without a draft Program: the torch executor has none of them")
         if step.num_tokens > self.limits.max_tokens:
             raise PlatformError(f"step {step.seq} brings {step.num_tokens} tokens, the limit is {self.limits.max_tokens}")
         slots.change(step)
+        if self._drafts is not None:
+            self._drafts.change(step)
         pages.run(step.kv_ops, slots.tables)
         began = perf_counter_ns()
         requests = slots.requests(step)
@@ -243,6 +255,8 @@ class TorchExecutor:
         if flight.out is None:
             raise PlatformError(f"step {ticket.seq} is late and was not released")
         self._flight = None
+        if self._drafts is not None:
+            self._drafts.finish(flight.step, flight.out)
         return flight.out
 
     # -- between steps -------------------------------------------------------------------------------------------------
@@ -276,7 +290,7 @@ class TorchExecutor:
         """Forget weights, pages and slots. Idempotent."""
         if self._buckets is not None:
             self._buckets.close()
-        self._buckets = None
+        self._buckets, self._drafts = None, None
         self._packed, self._linears, self._bound, self._pages, self._slots, self._flight = [], [], None, None, None, None
 
     def _ready(self) -> tuple[Slots, Pages]:

@@ -1,0 +1,55 @@
+"""DraftDepth: how many tokens a drafter on the device guesses at the end of a step, by what its runs cost and how often they are right."""
+
+from __future__ import annotations
+
+from llmx.draft.length import WORTH, StepCost, evidence_kind
+
+__all__ = ["DEVICE_EVIDENCE", "DEVICE_KIND", "DraftDepth"]
+
+DEVICE_EVIDENCE = 4  # what speaks for a guess is inside the Program, so all have one rate
+DEVICE_KIND = evidence_kind(DEVICE_EVIDENCE)
+_PAUSE, _LONGEST_PAUSE = 128, 4096  # steps without guesses before some are tried again
+_TRIAL = 4  # steps of a trial: the first one also catches up on what was said meanwhile
+_MARGIN = 1.02  # a plan must promise so much more than none: figures move
+
+
+class DraftDepth:
+    """One engine's. cost: of steps by their rows, which others keep up to date."""
+
+    def __init__(self, most: int, cost: StepCost) -> None:
+        self._most, self._cost = most, cost
+        self.run = StepCost()  # of one run of the drafter, by its rows
+        self._pause, self._waited, self._trial = _PAUSE, 0, 0
+
+    def observe(self, rows: int, cost: float) -> None:
+        """A run took so long: the mean over those of a step."""
+        if rows and cost > 0:
+            if self.run.known:
+                self.run.observe(rows, cost)
+            else:
+                self.run.set(rows, cost)
+
+    def choose(self, rows: int, rate: float) -> int:
+        """Tokens to guess for each of `rows` requests that draw a token in this step. rate: the chance that a guess is right when all before it were."""
+        best = self.best(max(rows, 1), rate)
+        if best:
+            self._pause, self._waited, self._trial = _PAUSE, 0, 0
+            return best
+        if self._trial:
+            self._trial -= 1
+            return min(2, self._most)
+        self._waited += 1
+        if self._waited > self._pause:
+            self._pause, self._waited, self._trial = min(2 * self._pause, _LONGEST_PAUSE), 0, _TRIAL
+        return 0
+
+    def best(self, rows: int, rate: float) -> int:
+        """The number that gives the most tokens per time; 0 where guessing does not pay."""
+        per_run = self.run.of(rows) if self.run.known else 0.0
+        best, most, tokens = 0, _MARGIN * rows / self._cost.of(rows), float(rows)
+        for count in range(1, self._most + 1):
+            tokens += WORTH * rows * rate**count
+            speed = tokens / (self._cost.of(rows * (1 + count)) + count * per_run)
+            if speed > most:
+                best, most = count, speed
+        return best

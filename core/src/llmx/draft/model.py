@@ -1,0 +1,80 @@
+"""DraftModel: a smaller model of the same vocabulary guesses what the model will say.
+
+Source: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding" (2023); here its most likely token is the guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llmx.config import EngineConfig, ModelConfig
+from llmx.draft.device import DeviceProposer
+from llmx.draft.joined import joined
+from llmx.draft.settings import text, whole_number
+from llmx.errors import ConfigError
+from llmx.models.load import LoadedModel, ModelSummary, load_model
+from llmx.models.registry import ModelRegistry
+from llmx.tokens.tokenizer import Tokenizer
+
+__all__ = ["DraftModel"]
+
+_KINDS = ("full", "sliding")  # what its pages may be: rejected guesses leave nothing behind in these
+
+
+class DraftModel:
+    """settings: model, revision, quantization, draft_tensor_parallel_size, which mean what they mean in vLLM. Raises ConfigError."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        model = text(settings, "model")
+        if model is None:
+            raise _error("model is missing: name the draft model, a smaller one of the same vocabulary: a folder, a .gguf file or org/name")
+        whole_number(settings, "draft_tensor_parallel_size", 1, 1)
+        self._model, self._revision, self._quantization = model, text(settings, "revision"), text(settings, "quantization")
+
+    def join(self, loaded: LoadedModel, config: EngineConfig, registry: ModelRegistry) -> LoadedModel:
+        """The model with the draft model beside it. Raises ModelError for files that are wrong, ConfigError where the two do not fit."""
+        kept = config.model
+        wanted = ModelConfig(
+            source=self._model, revision=self._revision, quantization=self._quantization, dtype=kept.dtype,
+            download_dir=kept.download_dir, offline=kept.offline, hf_token=kept.hf_token, cache_dir=kept.cache_dir, runner="generate",
+        )  # fmt: skip
+        draft = load_model(wanted, registry)
+        _check_vocabulary(loaded.summary, draft.summary)
+        for state in draft.bundle.model.states.values():
+            if state.spec.kind not in _KINDS:
+                why = f"{draft.summary.name} keeps {state.spec.kind} states, which guesses would spoil"
+                raise _error(f"{why}: take a model of {' and '.join(_KINDS)} attention")
+        warnings = [*loaded.warnings, *(f"draft model: {warning}" for warning in draft.warnings)]
+        if draft.summary.context_length < loaded.summary.max_model_len:
+            warnings.append(f"draft model: {draft.summary.name} was made for {draft.summary.context_length} tokens: behind them it will guess badly")
+        return replace(loaded, bundle=joined(loaded.bundle, draft.bundle), warnings=tuple(warnings))
+
+    def begin(self, tokens: Sequence[int], *, private: bool) -> DeviceProposer:
+        """Every request has its own pages."""
+        return DeviceProposer(tokens)
+
+
+def _check_vocabulary(target: ModelSummary, draft: ModelSummary) -> None:
+    other = f"{draft.name} guesses for {target.name}, but"
+    if draft.vocab_size != target.vocab_size:
+        raise _error(f"{other} its vocabulary has {draft.vocab_size} ids instead of {target.vocab_size}: take a draft model with the same tokenizer")
+    if draft.tokenizer.path == target.tokenizer.path or _same_file(draft.tokenizer.path, target.tokenizer.path):
+        return
+    one, two = Tokenizer.load(target.tokenizer), Tokenizer.load(draft.tokenizer)
+    for token in range(target.vocab_size):
+        if one.token_bytes(token) != two.token_bytes(token):
+            shown = f"{two.token_bytes(token)!r} there and {one.token_bytes(token)!r} here"
+            raise _error(f"{other} it has another vocabulary: token {token} is {shown}: take a draft model with the same tokenizer")
+
+
+def _same_file(one: str, other: str) -> bool:
+    """Whether two folders have the same tokenizer.json."""
+    files = [Path(path) / "tokenizer.json" for path in (one, other)]
+    return all(file.is_file() for file in files) and files[0].read_bytes() == files[1].read_bytes()
+
+
+def _error(why: str) -> ConfigError:
+    return ConfigError(f"speculative_config: {why}", field="speculative_config")
