@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import builtins
-import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,17 +12,16 @@ import pytest
 
 pytest.importorskip("torch")
 
-from llmx import LLM, SamplingParams  # noqa: E402
+from llmx import LLM  # noqa: E402
 from llmx.engine.start import prepare  # noqa: E402
 from llmx.errors import PlatformError  # noqa: E402
 from llmx.hooks.loader import PluginLoader  # noqa: E402
 from llmx.platform import torch_platform  # noqa: E402
 from llmx.platform.select import select_platform  # noqa: E402
 from llmx.resolve import resolve  # noqa: E402
+from tests.e2e.greedy import ROWS, check_greedy  # noqa: E402
 from tests.server.processes import llmx, serve  # noqa: E402
 
-REFERENCE = Path(__file__).parents[1] / "e2e" / "greedy_reference.json"
-ROWS: list[dict[str, Any]] = json.loads(REFERENCE.read_text())["rows"]
 PICKED = [ROWS[i] for i in (0, 2, 11, 17)]
 
 
@@ -36,12 +33,7 @@ def llm() -> Iterator[LLM]:
 
 def test_greedy_tokens_equal_transformers(llm: LLM) -> None:
     """On the dequantised weights in fp32, up to tokens that are equally likely there."""
-    outputs = llm.generate([row["prompt"] for row in PICKED], SamplingParams(temperature=0.0, max_tokens=48))
-    for row, output in zip(PICKED, outputs, strict=True):
-        tokens = output.outputs[0].token_ids
-        wrong = next((at for at, (a, b) in enumerate(zip(tokens, row["answer"], strict=False)) if a != b), None)
-        assert wrong is None or row["margins"][wrong] < 0.001, (row["text"], wrong)
-        assert wrong is not None or len(tokens) == len(row["answer"])
+    check_greedy(llm, PICKED)
 
 
 def test_pages_are_float32_and_the_change_says_why(llm: LLM) -> None:
