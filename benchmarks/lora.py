@@ -80,7 +80,8 @@ def main() -> int:
             for number in range(given.rounds):
                 without, beside = measure(llm, given.new, []), measure(llm, given.new, names)
                 ratios.append(beside / without)
-                print(f"round {number + 1}: base {without:.0f}, with adapters {beside:.0f} tokens per second of processor time, ratio {ratios[-1]:.3f}", flush=True)
+                rates = f"base {without:.0f}, with adapters {beside:.0f} tokens per second of processor time"
+                print(f"round {number + 1}: {rates}, ratio {ratios[-1]:.3f}", flush=True)
     middle = median(ratios)
     print(json.dumps(describe(given.threads)))
     print(f"median {middle:.3f}, floor {FLOOR:g}{', missed' * (middle < FLOOR)}")
