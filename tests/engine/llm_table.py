@@ -252,6 +252,15 @@ def _resets(llm: LLM, **given: Any) -> bool:
     return said
 
 
+def _refusal(call: Callable[[], None]) -> str:
+    """What a call is refused with."""
+    try:
+        call()
+    except RequestError as error:
+        return str(error)
+    return ""
+
+
 TWO = BeamSearchParams(2, 2)
 ARGUMENTS: dict[str, dict[str, Check | Refused]] = {
     "generate": {"prompts": lambda llm: len(llm.generate(["a", "b"], params())) == 2, **_shared("generate", [5, 6, 7])},
@@ -281,6 +290,8 @@ ARGUMENTS: dict[str, dict[str, Check | Refused]] = {
         "args": lambda llm: llm.collective_rpc(lambda executor, a: (executor is llm._engine.executor, a), args=(7,)) == [(True, 7)],
         "kwargs": lambda llm: llm.collective_rpc(lambda executor, a: a, kwargs={"a": 8}) == [8],
     },
+    "sleep": {"level": lambda llm: "'sleep'" in _refusal(lambda: llm.sleep(1))},  # where the platform has no allocator; tests/platforms has the rest
+    "wake_up": {},
     "get_world_size": {"include_dp": lambda llm: llm.get_world_size(True) == llm.get_world_size(False) == 1},
     "get_tokenizer": {},
     "get_default_sampling_params": {},

@@ -1,4 +1,4 @@
-"""What a vendor gives core's torch executor beside a device: a compiler. A fake one shows in what an engine's run does."""
+"""What a vendor gives core's torch executor beside a device: a compiler, an allocator. A fake one shows in what an engine's run does."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import pytest
 
 pytest.importorskip("torch").set_num_threads(1)
 
+from llmx import LLM, SamplingParams  # noqa: E402
+from llmx.errors import RequestError  # noqa: E402
 from llmx.executor import Control  # noqa: E402
 from llmx.testing.conformance.subject import Subject  # noqa: E402
-from tests.hooks.test_vendor_groups import OMEGA, OMEGA_KERNELS, _tokens  # noqa: E402
+from tests.hooks.test_vendor_groups import OMEGA, OMEGA_KERNELS, _install_omega, _tokens  # noqa: E402
 from tests.hooks.vendor import PROBE, install  # noqa: E402
 
 COMPILER = """
@@ -41,6 +43,65 @@ COMPILER = Compiler()
 def llmx_compiler(config, caps):
     return COMPILER
 """
+
+
+ALLOCATOR = """
+
+
+class Allocator:
+    def __init__(self):
+        self.held, self.calls = {}, []
+
+    def hold(self, tag, tensors):
+        self.held[tag] = list(tensors)
+
+    def release(self, tag, *, keep):
+        self.calls.append(("release", tag, keep))
+        return 100 * len(self.held[tag])
+
+    def restore(self, tag):
+        self.calls.append(("restore", tag))
+        for tensor in self.held[tag] if tag == "pages" else ():
+            tensor.zero_()
+        return 100
+
+
+ALLOCATOR = Allocator()
+
+
+@hookimpl
+def llmx_allocator(config, caps):
+    return ALLOCATOR
+"""
+
+
+def test_sleep_asks_the_vendors_allocator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLM.sleep and wake_up through the vendor's own memory; in between nothing runs, afterwards answers are the same."""
+    _install_omega(tmp_path, monkeypatch, OMEGA + ALLOCATOR)
+    greedy = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
+    with LLM(platform="omega", dtype="float32", kv_cache_memory_bytes="128M", max_model_len=256) as llm:
+        from omega_llmx.plugin import ALLOCATOR as allocator  # type: ignore[import-not-found]
+
+        wanted = llm.generate(["One, two,"], greedy)[0].outputs[0].token_ids
+        assert len(wanted) == 3
+        assert len(allocator.held["pages"]) == 60 and len(allocator.held["weights"]) > 200  # k and v of 30 layers
+        llm.sleep()
+        assert allocator.calls == [("release", "weights", True), ("release", "pages", False)]
+        with pytest.raises(RequestError, match="level is 2"):
+            llm.sleep(level=2)
+        with pytest.raises(RequestError, match="wake_up"):
+            llm.generate(["One, two,"], greedy)
+        llm.wake_up()
+        assert allocator.calls[2:] == [("restore", "weights"), ("restore", "pages")]
+        assert llm.generate(["One, two,"], greedy)[0].outputs[0].token_ids == wanted
+        with pytest.raises(RequestError, match="does not sleep"):
+            llm.wake_up()
+
+
+def test_without_an_allocator_sleep_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _install_omega(tmp_path, monkeypatch)
+    reply = Subject("omega").driver().executor.control(Control("sleep", {"level": 1}))
+    assert not reply.ok and "llmx_allocator" in reply.error
 
 
 def test_runs_of_ops_go_through_the_vendors_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

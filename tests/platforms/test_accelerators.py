@@ -113,6 +113,9 @@ def test_the_embedded_model_answers_with_graphs(name: str, monkeypatch: pytest.M
         assert llm.generate(["The capital of France is"], greedy)[0].outputs[0].token_ids == wanted
         after = llm._engine.executor.control(Control("stats")).value
         assert after["graphs"] == before["graphs"] and after["replays"] >= before["replays"] + 4 * 31
+        llm.sleep()
+        llm.wake_up()
+        assert llm.generate(["The capital of France is"], greedy)[0].outputs[0].token_ids == wanted
 
 
 def test_graphs_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +126,10 @@ def test_graphs_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     subject.close()
 
 
-@pytest.mark.parametrize(("name", "area"), [*((name, area) for name in NAMES for area in ("package", "hooks")), ("cuda", "graph capture")])
+AREAS = [*((name, area) for name in NAMES for area in ("package", "hooks")), *(("cuda", area) for area in ("graph capture", "memory and sleep"))]
+
+
+@pytest.mark.parametrize(("name", "area"), AREAS)
 def test_conformance(name: str, area: str) -> None:
     report = Suite(name, emulate=True, areas=[area]).run()
     assert report.ok, "\n".join(f"{result.name}: {result.why}" for result in report.of("failed"))

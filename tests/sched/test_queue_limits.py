@@ -21,8 +21,8 @@ def limited(harness: Harness, now: list[float] | None = None, **limits: object) 
     scheduler = harness.engine.scheduler
     if clock is not None:
         scheduler._clock = clock
-    harness.engine._queue = QueueLimits(config, scheduler, *([clock] if clock is not None else []))
-    return harness.engine._queue
+    harness.engine.queue = QueueLimits(config, scheduler, *([clock] if clock is not None else []))
+    return harness.engine.queue
 
 
 def test_tokens_that_wait_are_limited_but_one_request_may_always_wait() -> None:

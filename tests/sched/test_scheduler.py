@@ -213,7 +213,7 @@ def test_refusals_name_value_and_limit() -> None:
 
 def test_a_full_queue_is_refused_and_free_slots_do_not_count_as_queue() -> None:
     harness = Harness([FULL], slots=2)
-    harness.engine._queue._max_requests = 1
+    harness.engine.queue._max_requests = 1
     for index in range(3):  # two slots and one place in the queue
         harness.add(f"r{index}", [5])
     with pytest.raises(QueueFull) as caught:

@@ -56,7 +56,8 @@ class ChosenPlatform:
         if executor is not None:
             return executor, []
         device = self._required(hook.llmx_device_runtime(config=config, caps=caps), "llmx_executor (or llmx_device_runtime)")
-        parts = DeviceParts(hook.llmx_graph_backend(config=config, caps=caps), hook.llmx_compiler(config=config, caps=caps))
+        optional = (hook.llmx_graph_backend, hook.llmx_compiler, hook.llmx_allocator)
+        parts = DeviceParts(*(one(config=config, caps=caps) for one in optional))
         return torch_executor(config, caps, bundle, device, parts), reference_kernels()
 
     def kernels(self, config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:

@@ -69,7 +69,7 @@ class Engine:
         self.vocab_size = vocab_size
         self.grammars, self.masks, self.processors, self.adapters = grammars, LateMasks(vocab_size), Processors(), NoAdapters()
         self._eos_ids = eos_ids
-        self._queue = QueueLimits(config.scheduler, self.scheduler)
+        self.queue = QueueLimits(config.scheduler, self.scheduler)
         self._seeds = np.random.default_rng(config.model.seed)
         self._requests: dict[str, dict[int, Request]] = {}
         self._in_flight: deque[tuple[Ticket, Scheduled]] = deque()
@@ -123,7 +123,7 @@ class Engine:
             raise RequestError("the prompt has no tokens: give at least one", field="prompt")
         self.pooler.check(message)
         self.adapters.check(message)
-        self._queue.check(length)
+        self.queue.check(length)
         least = 0 if params.max_tokens == 0 else 1
         if length + least > self.max_model_len:
             why = f"the prompt has {length} tokens, but the model takes {self.max_model_len} with the answer"
@@ -145,7 +145,7 @@ class Engine:
 
     def expire(self) -> list[tuple[str, QueueTimeout]]:
         """End the requests that have waited too long for their first step: (id, error) of each."""
-        ended = {request.id: error for request, error in self._queue.overdue()}
+        ended = {request.id: error for request, error in self.queue.overdue()}
         for name in ended:
             self.abort(Abort(name, reason="timeout"))
         return list(ended.items())

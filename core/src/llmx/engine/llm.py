@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from llmx.engine.asleep import sleep, wake
 from llmx.engine.beam_search import BeamSearcher, BeamSearchOutput
 from llmx.engine.engine_args import DEFAULT_MODEL, EngineArgs
 from llmx.engine.llm_engine import LLMEngine
@@ -351,6 +352,14 @@ class LLM:
         if reset_connector:
             raise RequestError("reset_connector is True: KV is not shared with other engines, leave it out", field="reset_connector")
         return self.llm_engine.reset_prefix_cache(reset_running_requests=reset_running_requests)
+
+    def sleep(self, level: int = 1) -> None:
+        """Give the device's memory back until wake_up: weights wait in host memory, KV and prefix cache are forgotten. Only level 1; nothing may run."""
+        sleep(self._engine, level)
+
+    def wake_up(self) -> None:
+        """Take the memory again after sleep, with the weights."""
+        wake(self._engine)
 
     def collective_rpc(
         self, method: str | Callable[..., Any], timeout: float | None = None, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

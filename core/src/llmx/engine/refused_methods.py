@@ -18,8 +18,6 @@ REFUSED_METHODS: dict[str, str] = {
     "start_profile": _PROFILER,
     "stop_profile": _PROFILER,
     "reset_mm_cache": "models take text only, so nothing of other inputs is cached: leave the call out",
-    "sleep": _ASLEEP,
-    "wake_up": _ASLEEP,
     "release_kv_cache_memory": _ASLEEP,
     **dict.fromkeys(
         (

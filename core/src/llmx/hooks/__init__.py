@@ -3,7 +3,7 @@
 A plugin needs `hookimpl` and the types; both can be imported from here.
 """
 
-from llmx.hooks.devices import CompilerBackend, GraphBackend, GraphLimits
+from llmx.hooks.devices import CompilerBackend, DeviceAllocator, GraphBackend, GraphLimits
 from llmx.hooks.records import (
     GenerationRecord,
     RequestObserver,
@@ -40,6 +40,7 @@ __all__ = [
     "ConfigIssue",
     "ConfigPatch",
     "Detection",
+    "DeviceAllocator",
     "DeviceCaps",
     "DiagItem",
     "DrafterDef",

@@ -5,11 +5,11 @@ No torch type is named here: tensors and devices are those of the executor that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["NO_PARTS", "CompilerBackend", "DeviceParts", "GraphBackend", "GraphLimits"]
+__all__ = ["NO_PARTS", "CompilerBackend", "DeviceAllocator", "DeviceParts", "GraphBackend", "GraphLimits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,29 @@ class CompilerBackend(Protocol):
         ...
 
 
+class DeviceAllocator(Protocol):
+    """Gives memory of the device back, and takes it again, under tensors that stay the same objects."""
+
+    def hold(self, tag: str, tensors: Iterable[Any]) -> None:
+        """These tensors take memory under `tag`: "weights" or "pages"."""
+        ...
+
+    def release(self, tag: str, *, keep: bool) -> int:
+        """Give the memory of a tag back; the bytes. keep: what lies in it waits in host memory, otherwise it is lost."""
+        ...
+
+    def restore(self, tag: str) -> int:
+        """Take the memory of a tag again, with what was kept in it, else zeroed; the bytes. Addresses may be others than before."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceParts:
     """What the optional hooks of a platform with a torch device gave; None: core does without."""
 
     graphs: GraphBackend | None = None
     compiler: CompilerBackend | None = None
+    allocator: DeviceAllocator | None = None
 
 
 NO_PARTS = DeviceParts()

@@ -15,7 +15,7 @@ import pluggy
 from llmx.answers.reasoning_formats import ReasoningFormat
 from llmx.answers.tool_formats import ToolFormat
 from llmx.config import EngineConfig
-from llmx.hooks.devices import CompilerBackend, GraphBackend
+from llmx.hooks.devices import CompilerBackend, DeviceAllocator, GraphBackend
 from llmx.hooks.records import RequestObserver, StatLogger, StepObserver
 from llmx.hooks.routes import RouteDef
 from llmx.hooks.types import (
@@ -84,6 +84,10 @@ class HookSpecs:
     @hookspec(firstresult=True)
     def llmx_compiler(self, config: EngineConfig, caps: DeviceCaps) -> CompilerBackend | None:
         """[1] E, at start, beside llmx_device_runtime. What compiles runs of ops for steps of few rows; None: nothing is compiled."""
+
+    @hookspec(firstresult=True)
+    def llmx_allocator(self, config: EngineConfig, caps: DeviceCaps) -> DeviceAllocator | None:
+        """[1] E, at start, beside llmx_device_runtime. What gives device memory back while the engine sleeps; None: it cannot sleep."""
 
     @hookspec
     def llmx_config_defaults(self, config: EngineConfig, caps: DeviceCaps) -> Iterable[ConfigPatch]:  # type: ignore[empty-body]

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from llmx.config import EngineConfig
 from llmx.errors import PlatformError
-from llmx.hooks.devices import CompilerBackend, GraphBackend
+from llmx.hooks.devices import CompilerBackend, DeviceAllocator, GraphBackend
 from llmx.hooks.probing import emulated, torch_build
 from llmx.hooks.specs import hookimpl
 from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, PlatformInfo
@@ -76,7 +76,7 @@ class AcceleratorPlatform:
         """What torch says of the device, and the kind's own capabilities. Raises PlatformError for a device that torch cannot use."""
         device = self.device(config)
         caps: DeviceCaps = load_torch("device:device_caps")(device, config.platform.threads)
-        features, on_cpu = caps.features | self.kind.features, device == "cpu"
+        features, on_cpu = caps.features | self.kind.features | {"memory.sleep"}, device == "cpu"
         wanted = self.option(config, "KERNELS")
         if wanted == "on" or (wanted == "auto" and not on_cpu):
             features |= {"kernels.tiles"}
@@ -104,6 +104,12 @@ class AcceleratorPlatform:
             return None
         backend: CompilerBackend = load_torch("compiling:TorchCompiler")(config.model.cache_dir, f"{caps.arch} {config.model.source} {config.model.dtype}")
         return backend
+
+    @hookimpl
+    def llmx_allocator(self, config: EngineConfig, caps: DeviceCaps) -> DeviceAllocator:
+        """Memory under torch's tensors is given back and taken again."""
+        allocator: DeviceAllocator = load_torch("storage:StorageAllocator")()
+        return allocator
 
     @hookimpl
     def llmx_config_defaults(self, config: EngineConfig, caps: DeviceCaps) -> list[ConfigPatch]:

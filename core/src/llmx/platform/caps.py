@@ -23,6 +23,7 @@ CAPABILITIES: frozenset[str] = frozenset(
         "host.mapped",  # device reads host memory directly
         "host.unified",  # device memory is host memory
         "kernels.tiles",  # kernels that are written as tile programs in Python can be compiled for it, or interpreted
+        "memory.sleep",  # device memory can be given back while the engine waits
         "numpy.ops",  # float32 views of values can be handed to numpy kernels
         "streams",
     }

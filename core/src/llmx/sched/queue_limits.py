@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from llmx.config import SchedulerConfig
-from llmx.errors import QueueFull, QueueTimeout
+from llmx.errors import QueueFull, QueueTimeout, RequestError
 from llmx.request import Request
 from llmx.sched.scheduler import Scheduler
 
@@ -14,7 +14,10 @@ __all__ = ["QueueLimits"]
 
 
 class QueueLimits:
-    """The limits of one scheduler's queue. Requests that ran before and wait again are never refused."""
+    """The limits of one scheduler's queue. Requests that ran before and wait again are never refused.
+
+    closed: why no request is taken at all; empty: some are.
+    """
 
     def __init__(self, config: SchedulerConfig, scheduler: Scheduler, clock: Callable[[], float] = monotonic) -> None:
         self._max_requests = config.max_queued_requests
@@ -22,10 +25,13 @@ class QueueLimits:
         self._timeout_s = config.queue_timeout_s
         self._scheduler = scheduler
         self._clock = clock
+        self.closed = ""
 
     def check(self, num_tokens: int) -> None:
-        """Raise QueueFull when a request of so many tokens would be one too many. One that finds nobody waiting is never."""
+        """Raise QueueFull when a request of so many tokens would be one too many. One that finds nobody waiting is never. RequestError: closed."""
         scheduler = self._scheduler
+        if self.closed:
+            raise RequestError(self.closed, field="prompt")
         if self._max_requests is not None and scheduler.num_queued >= self._max_requests:
             why = f"{self._max_requests} requests are waiting, which is the limit (--max-num-queued-reqs): try again later"
             raise QueueFull(why, retry_after_s=self._retry_after_s())

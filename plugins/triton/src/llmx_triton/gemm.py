@@ -109,8 +109,8 @@ def _packed(tensor: HostTensor, bias: torch.Tensor | None, device: torch.device)
     blocks = np.ascontiguousarray(tensor.data).reshape(tensor.rows, -1, size)
 
     def numbers(first: int) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(blocks[:, :, first : first + 2]).view(np.float16)[:, :, 0].astype(np.float32)).to(device)
+        return torch.from_numpy(np.ascontiguousarray(blocks[:, :, first : first + 2]).view(np.float16)[:, :, 0].astype(np.float32)).to(device, copy=True)
 
     codes = np.ascontiguousarray(blocks[:, :, 4 if has_min else 2 :]).reshape(tensor.rows, -1)
-    kept = torch.from_numpy(codes.copy() if four else codes.view(np.int8).copy()).to(device)
+    kept = torch.from_numpy(codes if four else codes.view(np.int8)).to(device, copy=True)
     return _Part(kept, numbers(0), numbers(2) if has_min else None, bias, 8 if tensor.dtype == "q4_0" else 0, four)

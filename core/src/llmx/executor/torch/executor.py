@@ -30,6 +30,7 @@ from llmx.executor.torch.interpreter import as_index, positions_input
 from llmx.executor.torch.kernel import ABI, Kernel, Spec
 from llmx.executor.torch.pages import Pages
 from llmx.executor.torch.rows import Rows
+from llmx.executor.torch.sleeping import Sleeper
 from llmx.executor.torch.weights import Weights, WeightStore
 from llmx.hooks.devices import NO_PARTS, DeviceParts
 from llmx.hooks.loader import load_target
@@ -85,6 +86,7 @@ class TorchExecutor:
         self._pages: Pages | None = None
         self._slots: Slots | None = None
         self._flight: _Flight | None = None
+        self._sleeper = Sleeper(parts.allocator)
         self._stats: dict[str, Any] = {"device": device}
         self.limits = Limits(
             max_tokens=config.scheduler.max_num_batched_tokens or STEP_TOKENS,
@@ -147,6 +149,7 @@ class TorchExecutor:
             program, drafter = model.programs[DRAFT], BoundProgram(model.programs[DRAFT], bound[DRAFT])
             self._drafts = TorchDraft(program, drafter, own, plan, self._slots, self._device, self.limits.max_tokens)
         self._block_tokens = tuple(group.need.block_tokens for group in plan.groups)
+        self._sleeper.hold((one.weights for one in self._packed), (tensor for state in states.values() for tensor in state.tensors))
 
     @torch.inference_mode()
     def warm_up(self, progress: Progress) -> None:
@@ -262,7 +265,18 @@ class TorchExecutor:
     # -- between steps -------------------------------------------------------------------------------------------------
 
     def control(self, cmd: Control) -> Reply:
-        """`stats` answers, `lora_add` and `lora_remove` where adapters are on; anything else is refused by name."""
+        """`stats` answers, `sleep` and `wake` where the platform has an allocator, `lora_add` and `lora_remove` where adapters are on."""
+        if cmd.kind == "sleep":
+            reply = self._sleeper.sleep(cmd.args.get("level", 1))
+            if reply.ok and self._buckets is not None:
+                self._buckets.close()
+                self._buckets = None
+            return reply
+        if cmd.kind == "wake":
+            reply = self._sleeper.wake()
+            if reply.ok:
+                self.warm_up(lambda what, fraction: None)  # graphs know the addresses that the memory had
+            return reply
         if cmd.kind in ("lora_add", "lora_remove") and self._lora:
             return self._change_adapter(cmd.args["slot"], cmd.args.get("parts"))
         if cmd.kind != "stats":
@@ -296,6 +310,8 @@ class TorchExecutor:
     def _ready(self) -> tuple[Slots, Pages]:
         if self._slots is None or self._pages is None:
             raise PlatformError("the torch executor has no pages: load and kv_allocate come first, and it must not be closed")
+        if self._sleeper.asleep:
+            raise PlatformError("the torch executor sleeps: wake comes first")
         return self._slots, self._pages
 
 

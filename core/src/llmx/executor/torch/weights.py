@@ -31,7 +31,7 @@ class WeightStore:
     def constant(self, key: Hashable, make: Callable[[], np.ndarray]) -> torch.Tensor:
         """An array on the device, made once per key; a copy, so that the file may be closed."""
         if key not in self.tensors:
-            self.tensors[key] = torch.from_numpy(np.array(make())).to(self.device)
+            self.tensors[key] = torch.from_numpy(np.ascontiguousarray(make())).to(self.device, copy=True)  # memory of torch's own
         return self.tensors[key]
 
     @property

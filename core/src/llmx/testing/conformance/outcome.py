@@ -16,6 +16,7 @@ ALLOWED_SKIPS = {
     "part of core": "the platform is a module of core",
     "no late masks": "the executor does not have the features late_mask and host_logits",
     "no graphs": "the device does not have the capability graph.capture",
+    "no sleep": "the device does not have the capability memory.sleep",
     "one step": "the executor takes one step at a time",
 }
 

@@ -119,4 +119,6 @@ class Subject:
     def facts(self) -> Mapping[str, Any]:
         """Who it is, for the report."""
         info = self.manager.hook.llmx_platform_info()
-        return {"platform": self.name, "dist": info.dist, "api": list(info.api), "device": self.caps.arch, "emulated": self.emulated, "exact": self.exact}
+        version = next(item.version for item in self.loader.group("llmx.platforms") if item.name == self.name)
+        who = {"platform": self.name, "dist": info.dist, "version": version}
+        return {**who, "api": list(info.api), "device": self.caps.arch, "emulated": self.emulated, "exact": self.exact}

@@ -30,17 +30,17 @@ AREAS: dict[str, tuple[str, int]] = {
     "schedule": ("models:schedule_checks", 7),
     "errors": ("hook_results:ERROR_CHECKS", 6),
     "graph capture": ("graphs:CHECKS", 5),
+    "memory and sleep": ("sleep:CHECKS", 4),
 }
 # what a platform may have one day and this suite does not check: the hook that it waits for
 WAITING = {
     "collectives": "llmx_process_group and llmx_communicator",
-    "memory and sleep": "llmx_allocator",
     "KV transfer": "llmx_kv_mover and llmx_kv_connectors",
     "LoRA": "the LoRA ops",
     "mixtures of experts and recurrent states": "model families that serve them",
 }
 # areas that wait for a capability of the device: without it none of their checks has a subject
-OPTIONAL = {"graph capture": "graph.capture"}
+OPTIONAL = {"graph capture": "graph.capture", "memory and sleep": "memory.sleep"}
 _OUTCOMES: tuple[Outcome, ...] = ("passed", "failed", "refused", "not run")
 
 
