@@ -49,7 +49,7 @@ def test_public_modules_are_those_of_the_import_rules() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(PlatformError, match="'zpu' is not installed.*cpu, null, torch"):
+    with pytest.raises(PlatformError, match="'zpu' is not installed.*cpu.*null.*torch"):
         Suite("zpu")
     with pytest.raises(ConfigError, match="no area 'speed'.*package, hooks"):
         Suite("null", areas=["speed"])

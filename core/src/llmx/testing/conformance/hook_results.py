@@ -13,7 +13,7 @@ from llmx.hooks.loader import load_target
 from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, ImplDef
 from llmx.platform.kernels import KernelResolver, op_spec
 from llmx.resolve import set_path
-from llmx.testing.conformance.common import PROMPT, SEQS, TOKENS, VOCAB
+from llmx.testing.conformance.common import PROMPT, SEQS, TOKENS, VOCAB, raises
 from llmx.testing.conformance.op_programs import op_model
 from llmx.testing.conformance.outcome import NotRun
 from llmx.testing.op_cases import PLAIN, WIDTH
@@ -127,17 +127,6 @@ def a_forced_kernel_is_taken_or_refused(subject: Subject) -> None:
         assert chosen.provider in str(error), f"the error does not list the known providers: {error}"
     else:
         raise AssertionError("a provider that does not exist was forced without an error")
-
-
-def raises(run: Any, *words: str) -> None:
-    """Raise AssertionError unless run() raises an exception whose text has each of `words`."""
-    try:
-        run()
-    except Exception as error:  # noqa: BLE001 - whatever an executor raises; its text is checked
-        missing = [word for word in words if word not in str(error)]
-        assert not missing, f"the error does not name {', '.join(missing)}: {error}"
-    else:
-        raise AssertionError(f"nothing was raised; wanted an error with {', '.join(words) or 'a reason'}")
 
 
 def a_step_that_is_too_long(subject: Subject) -> None:

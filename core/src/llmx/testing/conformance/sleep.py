@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from llmx.executor import Control
-from llmx.testing.conformance.common import PROMPT, last_logits
-from llmx.testing.conformance.hook_results import raises
+from llmx.testing.conformance.common import PROMPT, last_logits, raises
 from llmx.testing.conformance.outcome import NotRun
 from llmx.testing.driver import Driver
 
