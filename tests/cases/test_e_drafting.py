@@ -125,6 +125,8 @@ def test_drafts_are_counted(drafting: Api) -> None:
     accepted = [value("accepted_tokens_per_pos", f'position="{position}"') for position in range(4)]
     assert 0 < value("accepted_tokens") == sum(accepted) <= value("draft_tokens") and accepted == sorted(accepted, reverse=True)
     assert value("drafts") >= accepted[0]
+    shown = drafting.http.get("/engine/state").json()["engine"]["drafts"]
+    assert shown == {"made": value("draft_tokens"), "accepted": value("accepted_tokens")}
 
 
 def test_b104_a_grammar_beside_drafts() -> None:

@@ -88,6 +88,7 @@ async def test_engine_state(client: httpx.AsyncClient, engine: FakeEngine) -> No
     kv = state["engine"]["kv"]
     assert kv == {"blocks": 64, "held": 3, "cached": 2, "free": 59, "map": [["held", 3], ["free", 30], ["cached", 2], ["free", 29]]}
     assert state["engine"]["prefix_cache"] == {"queries": 40, "hits": 16}
+    assert state["engine"]["drafts"] == {"made": 0, "accepted": 0}
     assert state["engine"]["tokens"] == {"prompt": 3, "generated": 5}
     latency = state["latency"]
     assert latency["first_token"]["count"] == latency["whole_answer"]["count"] == 1 and latency["between_tokens"]["count"] == 4

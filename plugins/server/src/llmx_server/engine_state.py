@@ -49,6 +49,7 @@ def _engine(stats: EngineStats) -> dict[str, Any]:
         },
         "kv": {"blocks": total, "held": held, "cached": cached, "free": total - held - cached, "map": [[_STATES[kind], run] for kind, run in stats.kv_map]},
         "prefix_cache": {"queries": stats.prefix_queries, "hits": stats.prefix_hits},
+        "drafts": {"made": stats.draft_tokens, "accepted": stats.accepted_tokens},
         "tokens": {"prompt": stats.prompt_tokens, "generated": stats.generation_tokens},
         "steps": {
             "count": stats.steps,

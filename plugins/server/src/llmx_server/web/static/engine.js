@@ -140,6 +140,7 @@ export class EngineView {
       "Step budget used": `${Math.round(100 * steps.budget_used)}%`,
       "Steps": count(steps.count),
       "Preemptions": count(steps.preemptions),
+      "Drafts accepted": engine.drafts.made ? `${percent(engine.drafts.accepted, engine.drafts.made)} of ${count(engine.drafts.made)}` : "",
       "Answers ended": count(ended),
       "Tokens in, out": `${count(engine.tokens.prompt)}, ${count(engine.tokens.generated)}`,
       "Platform": [info.platform, info.threads && `${info.threads} thread${info.threads === 1 ? "" : "s"}`].filter(Boolean).join(", "),
