@@ -104,7 +104,7 @@ def test_the_pallas_kernel_serves_an_engine(jax_cache: str) -> None:
     answers = []
     for kernels in ({}, {"attention": "jax.pallas"}):
         bundle = replace(tiny_llama("f32", **gemma), max_model_len=64)
-        config = config_for(32, 4, cache=jax_cache, kernels=kernels)
+        config = config_for(16, 4, cache=jax_cache, kernels=kernels)
         executor = jax_executor(bundle, config, 40)
         chosen = {piece.provider for piece in executor._pieces if bundle.model.programs["main"].ops[piece.first].kind == "attention"}
         assert chosen == {kernels.get("attention", "jax.xla")}
