@@ -95,6 +95,11 @@ class FakeSteering:
         self.adapters[name] = self._note("load_adapter", name, path, in_place, pin, name=name, path=path, rank=4, digest="00", pinned=pin, bytes=100)
         return self.adapters[name]
 
+    async def resolve_adapter(self, name: str) -> bool:
+        if name.startswith("found"):
+            self.adapters[name] = {"name": name, "path": f"/{name}", "rank": 4, "digest": "00", "pinned": False, "bytes": 1}
+        return name in self.adapters
+
     async def unload_adapter(self, name: str) -> None:
         self._note("unload_adapter", name)
         del self.adapters[name]

@@ -15,7 +15,7 @@ from processes import HANG_S, children, serve
 from test_live import PRESENT
 from tests.lora.adapters import smollm2_adapter
 
-from llmx.config import EngineConfig
+from llmx.config import EngineConfig, LoraConfig
 from llmx.errors import RequestError
 from llmx_server import create_app
 
@@ -60,6 +60,14 @@ async def test_what_is_asked_of_the_engine(client: httpx.AsyncClient, engine: Fa
     answer = await load(client, "x", load_inplace=True, pin=True)
     assert answer.json() == {"id": "x", "object": "model", "parent": "fake-model", "rank": 4, "pinned": True}
     assert engine.steering.asked == [("load_adapter", "x", "/x", True, True)]
+
+
+async def test_one_that_a_resolver_finds_is_served(engine: FakeEngine) -> None:
+    app = create_app(engine, EngineConfig(lora=LoraConfig(enabled=True)))  # type: ignore[arg-type]
+    async with http_of(app) as client:
+        assert (await client.post("/v1/completions", json={"model": "found", "prompt": "a"})).json()["model"] == "found"
+        assert (await client.post("/v1/completions", json={"model": "other", "prompt": "a"})).status_code == 404
+        assert engine.loras == ["found"] and [one["id"] for one in (await client.get("/v1/models")).json()["data"]][-1] == "found"
 
 
 async def test_what_is_refused(client: httpx.AsyncClient, engine: FakeEngine) -> None:

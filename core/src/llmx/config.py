@@ -97,17 +97,18 @@ class DraftConfig:
 
 @dataclass(frozen=True, slots=True)
 class LoraConfig:
-    """Adapters. Modules alone turn them on."""
+    """Adapters. Modules or a folder alone turn them on."""
 
     enabled: bool = False
     max_loras: int = 8  # device slots: different adapters that run at the same time
     max_rank: int = 64
     modules: tuple[tuple[str, str], ...] = ()  # (name, folder) of those that are there from the start
+    folder: str = ""  # its subfolders are adapters, found by name when a request asks for one
 
     @property
     def on(self) -> bool:
         """True where requests may use adapters."""
-        return self.enabled or bool(self.modules)
+        return self.enabled or bool(self.modules) or bool(self.folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Controls:
                 self._profile.start()
             case "stop_profile":
                 return self._stop_profile()
-            case "load_lora" | "unload_lora" | "pin_lora":
+            case "load_lora" | "unload_lora" | "pin_lora" | "resolve_lora":
                 return self._adapters(what, **json.loads(argument))
         return {}
 
@@ -72,6 +72,8 @@ class Controls:
             return adapters.load(name, options.pop("path"), running, **options)
         if what == "pin_lora":
             return adapters.pin(name, running)
+        if what == "resolve_lora":
+            return adapters.resolve(name, running)
         adapters.unload(name, running)
         return {}
 

@@ -124,7 +124,11 @@ class LLMEngine:
 
     def adapter_of(self, lora_request: object) -> str:
         """The name of a LoRARequest's adapter, loaded if it is not yet; "" for None. Raises RequestError."""
-        return adapter_name(lora_request, partial(self.engine.adapters.load, running=self.engine.scheduler.running))
+        running = self.engine.scheduler.running
+        name = adapter_name(lora_request, partial(self.engine.adapters.load, running=running))
+        if name:
+            self.engine.adapters.resolve(name, running)
+        return name
 
     def add_lora(self, lora_request: LoRARequest) -> bool:
         """Load an adapter before a request names it. Raises RequestError with what is wrong with it."""

@@ -36,6 +36,7 @@ from llmx.hooks.types import DeviceCaps, LogitsModel
 from llmx.kv.groups import blocks_for
 from llmx.kv.spec import KVPlan
 from llmx.lora.adapters import adapters_of
+from llmx.lora.plugin import CoreResolvers
 from llmx.models.load import LoadedModel, ModelSummary, load_model
 from llmx.models.plugin import CoreModels, registry_from
 from llmx.platform.plan import KernelChoice, Plan
@@ -73,7 +74,7 @@ def prepare(config: EngineConfig, user_set: Iterable[str] = (), on_headers: OnHe
     """
     loader = PluginLoader.discover(config.platform)
     selection = select_platform(loader.probe_all(probe_environment()), config.platform.name)
-    manager = loader.activate(selection.name, builtin=[CoreModels(), CoreDrafters()])
+    manager = loader.activate(selection.name, builtin=[CoreModels(), CoreDrafters(), CoreResolvers()])
     _check_variables(manager, selection.name, config)
     platform = ChosenPlatform(selection.name, manager)
     caps = platform.caps(config)
@@ -110,7 +111,7 @@ def start_engine(
         eos_ids=eos_ids, vocab_size=vocab_size, numerics=ready.plan.numerics, drafter=ready.drafter,
     )  # fmt: skip
     engine.processors = processors_from(ready.manager, ready.config, LogitsModel(vocab_size, eos_ids, grammars.token_bytes))
-    if (adapters := adapters_of(ready.config, bundle.model, executor)) is not None:
+    if (adapters := adapters_of(ready.config, bundle.model, executor, ready.manager)) is not None:
         engine.adapters, engine.scheduler.admission.adapters = adapters, adapters.slots
     step_s = measure(engine)
     watch_steps(engine, ready.manager, ready.config)

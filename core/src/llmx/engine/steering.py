@@ -80,6 +80,15 @@ class Steering:
             facts = self.adapters[name] = await self._ask("pin_lora", json.dumps({"name": name}))
         return facts
 
+    async def resolve_adapter(self, name: str) -> bool:
+        """Whether there is an adapter of this name; one that a resolver finds is loaded. Raises RequestError with what is wrong with it."""
+        facts = await self._ask("resolve_lora", json.dumps({"name": name}))
+        if facts and name not in self.adapters:
+            self.adapters[name] = facts
+            self.loads[name] = Control(NOBODY, "load_lora", json.dumps({"name": name, "path": facts["path"], "in_place": True}))
+            self._stand()
+        return bool(facts)
+
     async def unload_adapter(self, name: str) -> None:
         """Serve a LoRA adapter no more; requests that had begun keep it. Raises ModelNotFound."""
         await self._ask("unload_lora", json.dumps({"name": name}))

@@ -27,6 +27,7 @@ from llmx.hooks.types import (
     EnvVar,
     ImplDef,
     LogitsProcessorDef,
+    LoraResolverDef,
     OptionDef,
     PlatformInfo,
     StructuredBackendDef,
@@ -122,6 +123,10 @@ class HookSpecs:
     @hookspec
     def llmx_drafters(self, config: EngineConfig) -> Iterable[DrafterDef]:  # type: ignore[empty-body]
         """[*] E, at start. Drafters: what guesses tokens ahead."""
+
+    @hookspec
+    def llmx_lora_resolvers(self, config: EngineConfig) -> Iterable[LoraResolverDef]:  # type: ignore[empty-body]
+        """[*] E, at start. What finds the folder of a LoRA adapter that nobody loaded, by its name."""
 
     @hookspec
     def llmx_logits_processors(self, config: EngineConfig) -> Iterable[LogitsProcessorDef]:  # type: ignore[empty-body]

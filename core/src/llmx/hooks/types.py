@@ -25,6 +25,7 @@ __all__ = [
     "LogitsModel",
     "LogitsProcessor",
     "LogitsProcessorDef",
+    "LoraResolverDef",
     "OptionDef",
     "PlatformInfo",
     "Resolution",
@@ -180,6 +181,18 @@ class DrafterDef:
     target: str
     settings: tuple[str, ...] = ()
     num_tokens: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LoraResolverDef:
+    """What finds a LoRA adapter that nobody loaded, by the name that a request gives as its model.
+
+    target: "package.module:attribute", called once with the EngineConfig; it gives a callable, name -> the adapter's folder, or None where it
+    has none of that name. It is called between two steps, so it must be quick; an OSError or LlmxError is answered 400.
+    """
+
+    name: str
+    target: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+import pluggy
 
 from llmx.config import EngineConfig, LoraConfig
 from llmx.errors import ConfigError, LlmxError, ModelNotFound, PlatformError, RequestError
 from llmx.executor.base import Control, Executor
+from llmx.hooks.loader import load_target
 from llmx.lora.bind import bind
 from llmx.lora.off import NamesAdapter, NoAdapters
 from llmx.lora.peft import read_peft
@@ -28,6 +31,7 @@ class Adapters(NoAdapters):
         self._config, self._model, self._executor = config, model, executor
         self._named: dict[str, Adapter] = {}
         self.slots = AdapterSlots(config.max_loras, self._put, self._drop)
+        self.resolvers: dict[str, Callable[[str], str | None]] = {}
 
     def __len__(self) -> int:
         return len(self._named)
@@ -52,6 +56,19 @@ class Adapters(NoAdapters):
         self._named[name] = adapter
         self.slots.sweep(running)
         return self._pinned(adapter, pin)
+
+    def resolve(self, name: str, running: Iterable[Request]) -> dict[str, Any]:
+        """The facts about an adapter, loaded now where a resolver finds one that nobody loaded; {} when there is none. Raises RequestError."""
+        if name in self._named:
+            return self._pinned(self._named[name], False)
+        for resolver, find in self.resolvers.items():
+            try:
+                path = find(name)
+            except (LlmxError, OSError) as error:
+                raise RequestError(f"adapter {name[:60]!r}: the resolver {resolver!r} failed: {error}", field="model") from error
+            if path is not None:
+                return self.load(name, path, running)
+        return {}
 
     def _read(self, name: str, path: str) -> Adapter:
         try:
@@ -127,7 +144,7 @@ class Adapters(NoAdapters):
             raise PlatformError(f"{kind} of slot {args['slot']}: {reply.error}")
 
 
-def adapters_of(config: EngineConfig, model: Model, executor: Executor) -> Adapters | None:
+def adapters_of(config: EngineConfig, model: Model, executor: Executor, manager: pluggy.PluginManager) -> Adapters | None:
     """The adapters that the configuration names, loaded; None where they are off. Raises ConfigError."""
     lora = config.lora
     if not lora.on:
@@ -135,6 +152,8 @@ def adapters_of(config: EngineConfig, model: Model, executor: Executor) -> Adapt
     if not executor.limits.has("lora"):
         raise ConfigError("enable_lora: the executor of this platform applies no adapters: merge them into the model's weights", field="enable_lora")
     adapters = Adapters(lora, model, executor)
+    defs = [one for listed in manager.hook.llmx_lora_resolvers(config=config) for one in listed]
+    adapters.resolvers = {one.name: load_target(one.target)(config) for one in defs}
     for name, path in lora.modules:
         try:
             adapters.load(name, path, ())

@@ -46,6 +46,10 @@ class NoAdapters:
         """Serve the adapter in a folder as `name`."""
         raise _off()
 
+    def resolve(self, name: str, running: Iterable[Request]) -> dict[str, Any]:
+        """The facts about an adapter that a resolver finds; {}: none does."""
+        return {}
+
     def pin(self, name: str, running: Iterable[Request]) -> dict[str, Any]:
         """Keep an adapter in a device slot."""
         raise _off()

@@ -11,7 +11,7 @@ from typing import Any
 from llmx.errors import ModelError
 from llmx.weights.json_file import read_json_object
 
-__all__ = ["AdapterSettings", "read_settings"]
+__all__ = ["CONFIG_NAME", "AdapterSettings", "read_settings"]
 
 CONFIG_NAME = "adapter_config.json"
 _MERGE = "merge it into the model's weights (peft: merge_and_unload) and serve the result"

@@ -85,7 +85,7 @@ class ServedModels:
     async def pick(self, name: str | None) -> Serving:
         """The model of a name, when it takes requests. Raises NotReady and ModelNotFound."""
         self.host.check_ready()
-        found = self.find(name)
+        found = await self._found(name)
         serving = found.base or found
         serving.used = time.monotonic()
         if serving.residence == "asleep":
@@ -93,6 +93,16 @@ class ServedModels:
         if serving.residence == "idle":
             await self.rouse(serving)
         return serving.adapted(found.lora) if found.lora else serving
+
+    async def _found(self, name: str | None) -> Serving:
+        """As `find`; an adapter that nobody loaded is looked for where there are resolvers."""
+        try:
+            return self.find(name)
+        except ModelNotFound:
+            for serving in self:
+                if serving.residence == "loaded" and serving.config.lora.on and await serving.engine.steering.resolve_adapter(str(name)):
+                    return serving.adapted(str(name))
+            raise
 
     async def rest(self, serving: Serving, residence: Residence, *, wait_s: float = 0.0) -> None:
         """End a model's engine process, whose memory is free then. What still runs after wait_s seconds ends with an error."""
