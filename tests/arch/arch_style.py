@@ -14,7 +14,10 @@ MAX_FILE = 400
 MAX_FUNCTION = 60
 
 # Words of one vendor. Underscores and digits bound a word here: `is_cuda` and `cuda:0` are found, `cudaless` is not.
-VENDOR = re.compile(r"(?<![a-z])(cuda|rocm|hip|xpu|tpu|nccl|rccl|cublas|cudnn|sm[0-9]{2,3})(?![a-z])", re.IGNORECASE)
+VENDOR = re.compile(
+    r"(?<![a-z])(cuda|rocm|hip|xpu|tpu|nccl|rccl|xccl|cublas|cudnn|sm[0-9]{2,3}|nvidia|amd|intel|gaudi|ascend|metal|mps|ipex|triton|pallas|xla)(?![a-z])",
+    re.IGNORECASE,
+)
 
 MUTABLE_CALLS = {"list", "dict", "set", "bytearray", "defaultdict", "deque", "Counter", "OrderedDict", "WeakKeyDictionary", "WeakValueDictionary"}
 MUTATORS = {"append", "extend", "insert", "remove", "pop", "popitem", "clear", "update", "setdefault", "add", "discard", "appendleft", "sort", "reverse"}
@@ -46,9 +49,9 @@ def long_functions(tree: Tree, limit: int = MAX_FUNCTION) -> list[str]:
 
 
 def vendor_words(tree: Tree) -> list[str]:
-    """Vendor words in core: in names and in strings; comments and docstrings may explain."""
+    """Vendor words in core and its front ends: in names and in strings; comments and docstrings may explain."""
     faults = []
-    for module in tree.under("llmx"):
+    for module in tree.under("llmx", "llmx_cli", "llmx_server"):
         docs = {node.lineno for node in _docstrings(module.tree)}
         for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
             if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.start[0] in docs):

@@ -28,7 +28,8 @@ class Accelerator:
     """One kind of device.
 
     device_type: its name in torch. build: the name in torch's version file that says whether torch was built for it. features: capabilities that
-    every such device has with such a torch, beside those that are asked of the device (bf16, streams).
+    every such device has with such a torch, beside those that are asked of the device (bf16, streams). kernels: the import name of a package
+    with kernels for it.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Accelerator:
     dist: str
     vendor: str
     build: str
+    kernels: str = ""
     features: frozenset[str] = frozenset()
 
 
@@ -137,7 +139,7 @@ class AcceleratorPlatform:
         name = f"LLMX_{self.kind.name.upper()}_"
         return [
             EnvVar(f"{name}GRAPHS", "auto", "graph capture of small steps: auto (runs of ops as long as kernels allow), piecewise (attention outside), off"),
-            EnvVar(f"{name}KERNELS", "auto", "kernels of llmx-kernels-triton where it is installed: auto (not in emulation), on, off"),
+            EnvVar(f"{name}KERNELS", "auto", "tile kernels, where a package with them is installed: auto (not in emulation), on, off"),
             EnvVar(f"{name}COMPILE", "0", "1: torch.compile for runs of ops in small steps; the first start takes minutes, code is kept in --cache-dir"),
             EnvVar(f"{name}EMULATE", "0", "1: run on torch's CPU device, without the hardware"),
         ]
@@ -148,7 +150,7 @@ class AcceleratorPlatform:
         kind = self.kind
         version, built = torch_build(kind.build)
         what = f"torch {version or 'not installed'}, built for {kind.build} {built or '(not)'}"
-        kernels = "installed" if find_spec("triton") else "not installed: reference kernels run"
+        kernels = "installed" if kind.kernels and find_spec(kind.kernels) else "not installed: reference kernels run"
         return [
             DiagItem(f"{kind.name}.torch", what, ok=built is not None, remedy="" if built else f"install the build of torch for {kind.name} (docs/install.md)"),
             DiagItem(f"{kind.name}.kernels", kernels),

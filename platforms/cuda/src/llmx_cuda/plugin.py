@@ -13,6 +13,7 @@ PLATFORM = AcceleratorPlatform(
         dist="llmx-platform-cuda",
         vendor="NVIDIA",
         build="cuda",
+        kernels="llmx_triton",
         features=frozenset({"graph.capture", "graph.piecewise", "collectives.int64"}),
     )
 )

@@ -13,6 +13,7 @@ PLATFORM = AcceleratorPlatform(
         dist="llmx-platform-rocm",
         vendor="AMD",
         build="hip",
+        kernels="llmx_triton",
         features=frozenset({"graph.capture", "graph.piecewise", "collectives.int64"}),
     )
 )

@@ -7,5 +7,13 @@ from llmx.platform.accelerator import Accelerator, AcceleratorPlatform
 __all__ = ["PLATFORM"]
 
 PLATFORM = AcceleratorPlatform(
-    Accelerator(name="xpu", device_type="xpu", dist="llmx-platform-xpu", vendor="Intel", build="xpu", features=frozenset({"graph.capture", "graph.piecewise"}))
+    Accelerator(
+        name="xpu",
+        device_type="xpu",
+        dist="llmx-platform-xpu",
+        vendor="Intel",
+        build="xpu",
+        kernels="llmx_triton",
+        features=frozenset({"graph.capture", "graph.piecewise"}),
+    )
 )
