@@ -15,7 +15,6 @@
 namespace llmx {
 namespace {
 
-constexpr uint64_t kField = (1u << 20) - 1;
 constexpr int kSpinRounds = 64;           // pauses between two looks at the clock
 constexpr int64_t kSpinMicroseconds = 80;  // then yield
 constexpr int kYields = 32;                // then sleep
@@ -28,8 +27,8 @@ inline void pause_cpu() {
 #endif
 }
 
-inline uint64_t next_of(uint64_t claim) { return claim & kField; }
-inline uint64_t chunks_of(uint64_t claim) { return (claim >> 20) & kField; }
+inline uint32_t next_of(uint64_t range) { return static_cast<uint32_t>(range); }
+inline uint32_t end_of(uint64_t range) { return static_cast<uint32_t>(range >> 32); }
 
 int64_t now_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -54,7 +53,7 @@ FloatMode::FloatMode() : saved_(0) {}
 FloatMode::~FloatMode() { (void)saved_; }
 #endif
 
-Pool::Pool(int threads) : threads_(threads < 1 ? 1 : threads) {
+Pool::Pool(int threads) : threads_(threads < 1 ? 1 : threads), claims_(static_cast<size_t>(threads_)) {
   for (int i = 1; i < threads_; ++i) workers_.emplace_back([this, i] { worker(i); });
 }
 
@@ -71,16 +70,19 @@ void Pool::wake() {
   if (sleepers_.load() > 0) syscall(SYS_futex, &epoch_, FUTEX_WAKE_PRIVATE, threads_, nullptr, nullptr, 0);
 }
 
-// Claims and runs chunks until the phase has none left. fn_ and context_ cannot change while a claimed chunk is not done.
+// Claims and runs chunks until the phase has none left. fn_ and context_ cannot change while a claimed chunk is not done; a claim that
+// comes when its phase is over gets a chunk of the next one, or none.
 void Pool::work(int index) {
-  for (;;) {
-    const uint64_t seen = claim_.load(std::memory_order_acquire);
-    if (next_of(seen) >= chunks_of(seen)) return;
-    const uint64_t mine = claim_.fetch_add(1, std::memory_order_acq_rel);
-    const uint64_t chunk = next_of(mine);
-    if (chunk >= chunks_of(mine)) return;
-    fn_(context_, static_cast<int64_t>(chunk), index);
-    done_.fetch_add(1, std::memory_order_release);
+  for (int i = 0; i < threads_; ++i) {
+    std::atomic<uint64_t>& range = claims_[static_cast<size_t>((index + i) % threads_)].range;
+    for (;;) {
+      const uint64_t seen = range.load(std::memory_order_acquire);
+      if (next_of(seen) >= end_of(seen)) break;
+      const uint64_t mine = range.fetch_add(1, std::memory_order_acq_rel);
+      if (next_of(mine) >= end_of(mine)) break;
+      fn_(context_, static_cast<int64_t>(next_of(mine)), index);
+      done_.fetch_add(1, std::memory_order_release);
+    }
   }
 }
 
@@ -94,8 +96,13 @@ void Pool::run(int64_t n, ChunkFn fn, void* context) {
   fn_ = fn;
   context_ = context;
   done_.store(0, std::memory_order_relaxed);
-  const uint64_t generation = (claim_.load(std::memory_order_relaxed) >> 40) + 1;
-  claim_.store((generation << 40) | (static_cast<uint64_t>(n) << 20), std::memory_order_release);
+  uint64_t begin = 0;
+  for (int i = 0; i < threads_; ++i) {
+    const uint64_t end = static_cast<uint64_t>(n) * static_cast<uint64_t>(i + 1) / static_cast<uint64_t>(threads_);
+    claims_[static_cast<size_t>(i)].range.store(end << 32 | begin, std::memory_order_release);
+    begin = end;
+  }
+  phase_.fetch_add(1);
   if (sleepers_.load() > 0) wake();
   work(0);
   for (int spins = 0; done_.load(std::memory_order_acquire) != n; ++spins) {
@@ -107,10 +114,13 @@ void Pool::run(int64_t n, ChunkFn fn, void* context) {
   }
 }
 
-bool Pool::wait_for_work(uint32_t seen) {
-  auto ready = [this] {
-    const uint64_t claim = claim_.load(std::memory_order_acquire);
-    return next_of(claim) < chunks_of(claim);
+// phase: the last one that was looked at. False: the pool ends.
+bool Pool::wait_for_work(uint32_t epoch, uint32_t* phase) {
+  auto ready = [this, phase] {
+    const uint32_t now = phase_.load(std::memory_order_acquire);
+    if (now == *phase) return false;
+    *phase = now;
+    return true;
   };
   const int64_t until = now_us() + kSpinMicroseconds;
   do {
@@ -125,16 +135,18 @@ bool Pool::wait_for_work(uint32_t seen) {
     sched_yield();
   }
   sleepers_.fetch_add(1);
-  if (!ready() && !stop_.load()) syscall(SYS_futex, &epoch_, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+  const bool found = ready();
+  if (!found && !stop_.load()) syscall(SYS_futex, &epoch_, FUTEX_WAIT_PRIVATE, epoch, nullptr, nullptr, 0);
   sleepers_.fetch_sub(1);
-  return true;
+  return found || ready();
 }
 
 void Pool::worker(int index) {
   FloatMode mode;
+  uint32_t phase = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
-    const uint32_t seen = epoch_.load();
-    if (wait_for_work(seen)) work(index);
+    const uint32_t epoch = epoch_.load();
+    if (wait_for_work(epoch, &phase)) work(index);
   }
 }
 

@@ -1,6 +1,7 @@
-// The thread pool. The calling thread is worker 0; the others wait between phases. A phase is n chunks claimed one by one; it
-// ends when all chunks are done, not when all threads have arrived, so a worker that was preempted before it claimed anything
-// holds nobody up. Which thread takes a chunk changes no result.
+// The thread pool. The calling thread is worker 0; the others wait between phases. A phase is n chunks. Each worker has a range of
+// neighbouring ones and claims them one by one, in order, so that it reads memory in one direction, and what it asks for ahead is its
+// own; when its range is empty it takes from the others'. A phase ends when all chunks are done, not when all threads have arrived, so
+// a worker that was preempted before it claimed anything holds nobody up. Which thread takes a chunk changes no result.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -33,7 +34,7 @@ class Pool {
 
   int threads() const { return threads_; }
   void wake();  // at the start of a step: sleeping workers begin to spin
-  // Runs fn for chunks [0, n), n < 2^20. With one thread or one chunk it runs here and nothing is handed over.
+  // Runs fn for chunks [0, n), n < 2^31. With one thread or one chunk it runs here and nothing is handed over.
   void run(int64_t n, ChunkFn fn, void* context);
   int64_t phases() const { return phases_; }
 
@@ -61,16 +62,20 @@ class Pool {
   }
 
  private:
+  struct alignas(64) Claim {
+    std::atomic<uint64_t> range{0};  // end (32 bits) | next (32): one fetch_add claims a chunk, and tells whether there was one
+  };
+
   void worker(int index);
-  bool wait_for_work(uint32_t seen);
+  bool wait_for_work(uint32_t epoch, uint32_t* phase);
   void work(int index);
 
   const int threads_;
   int64_t phases_ = 0;
   ChunkFn fn_ = nullptr;
   void* context_ = nullptr;
-  // generation (24 bits) | chunks (20) | next chunk (20): one fetch_add tells which phase a claim belongs to.
-  alignas(64) std::atomic<uint64_t> claim_{0};
+  std::vector<Claim> claims_;  // of each worker
+  alignas(64) std::atomic<uint32_t> phase_{0};
   alignas(64) std::atomic<int64_t> done_{0};
   alignas(64) std::atomic<uint32_t> epoch_{0};  // futex word
   alignas(64) std::atomic<int32_t> sleepers_{0};

@@ -67,7 +67,7 @@ class Engine:
         )
         self.max_model_len = kv_plan.max_model_len
         self.vocab_size = vocab_size
-        self.grammars, self.masks, self.processors, self.adapters = grammars, LateMasks(vocab_size), Processors(), NoAdapters()
+        self.grammars, self.masks, self.processors, self.adapters = grammars, LateMasks(vocab_size, busy=limits.has("host_busy")), Processors(), NoAdapters()
         self._eos_ids = eos_ids
         self.queue = QueueLimits(config.scheduler, self.scheduler)
         self._seeds = np.random.default_rng(config.model.seed)

@@ -34,7 +34,7 @@ from llmx_cpu.draft import NativeDraft
 from llmx_cpu.lora import set_adapter
 from llmx_cpu.lower.builder import KINDS, BuiltTape, row_width
 from llmx_cpu.lower.tape import ABI, lower
-from llmx_cpu.machine import FINE_POSITIONS, STEP_TOKENS
+from llmx_cpu.machine import FINE_POSITIONS, STEP_TOKENS, usable_cpus
 from llmx_cpu.native import ISA_NAMES, Group, StateRecord, call, library
 from llmx_cpu.packing import Packer
 from llmx_cpu.step_call import StepCall
@@ -66,7 +66,7 @@ class NativeExecutor:
             max_requests=config.scheduler.max_num_seqs,
             max_inflight=1,
             abis=frozenset({ABI}),
-            features=frozenset({"late_mask", "host_logits", "device_drafts", "lora", "lora.fusions"}),
+            features=frozenset({"late_mask", "host_logits", "device_drafts", "lora", "lora.fusions", *(("host_busy",) if self._threads >= usable_cpus() else ())}),
         )
         self._call = StepCall(self.limits.max_requests)
 

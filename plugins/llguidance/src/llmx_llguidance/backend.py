@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ __all__ = ["LLGuidanceBackend"]
 
 _MAX_GRAMMAR = 500_000  # symbols of a grammar
 _MAX_STATES = 50_000  # of a lexer; 1 to 2 kB each
+_THREADS = 4  # that share the masks of a step
 _STEP_FUEL = 200_000  # lexer work for one mask; about 15 ms
 _STEP_ITEMS = 50_000  # parser items for one mask; about 3 ms
 _LOOKS = {"End": "$ inside a pattern", "Start": "^ inside a pattern", "WordUnicode": r"\b", "WordUnicodeNegate": r"\B"}
@@ -77,7 +79,7 @@ class LLGuidanceBackend:
         self._words = mask_words(self._vocab)
         vocabulary: Any = _Vocabulary(table)  # duck-typed: the base class would call it to see what it takes
         self._tokenizer = LLTokenizer(vocabulary, n_vocab=self._vocab, eos_token=list(table.eos_ids))
-        self._executor = LLExecutor(1)
+        self._executor = LLExecutor(min(_THREADS, len(os.sched_getaffinity(0))))
         self._limits = LLParserLimits(
             max_grammar_size=_MAX_GRAMMAR, max_lexer_states=_MAX_STATES, step_lexer_fuel=_STEP_FUEL, step_max_items=_STEP_ITEMS, verbose_errors=False
         )
