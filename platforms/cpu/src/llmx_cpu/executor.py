@@ -61,12 +61,13 @@ class NativeExecutor:
         self._drafts: NativeDraft | None = None
         self._groups = _groups(bundle)
         self._pooled, self._typed = _pooled(bundle)
+        busy = ("host_busy",) if self._threads >= usable_cpus() else ()
         self.limits = Limits(
             max_tokens=config.scheduler.max_num_batched_tokens or STEP_TOKENS,
             max_requests=config.scheduler.max_num_seqs,
             max_inflight=1,
             abis=frozenset({ABI}),
-            features=frozenset({"late_mask", "host_logits", "device_drafts", "lora", "lora.fusions", *(("host_busy",) if self._threads >= usable_cpus() else ())}),
+            features=frozenset({"late_mask", "host_logits", "device_drafts", "lora", "lora.fusions", *busy}),
         )
         self._call = StepCall(self.limits.max_requests)
 
