@@ -15,7 +15,10 @@ from llmx_cpu.native import ISA_NAMES, best_isa
 from tests.pooling.checkpoints import PAIRS, TEXTS, rows, vectors, write
 
 CPU: dict[str, Any] = {"platform": "cpu", "threads": 1}
-EXECUTORS: dict[str, dict[str, Any]] = {"cpu": CPU, "torch": {"platform": "torch", "device": "cpu"}}
+EXECUTORS: dict[str, dict[str, Any]] = {
+    "cpu": CPU, "torch": {"platform": "torch", "device": "cpu"}, "tpu": {"platform": "tpu", "tpu_backend": "cpu", "max_num_batched_tokens": 64},
+}  # fmt: skip
+RUNS = ["cpu", "torch", pytest.param("tpu", marks=pytest.mark.slow)]  # compiling takes seconds
 CLOSE = 1e-4
 
 
@@ -32,7 +35,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return np.asarray(powers / powers.sum())
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", RUNS)
 @pytest.mark.parametrize(
     ("name", "pooling", "kind", "options"),
     [
@@ -64,7 +67,7 @@ def test_vectors_at_the_lower_levels(tmp_path: Path, level: str, monkeypatch: py
         assert np.abs(embedded(llm, TEXTS) - vectors(model, tmp_path, TEXTS, "mean")).max() < CLOSE
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", RUNS)
 @pytest.mark.parametrize("name", ["bert_labels", "distilbert_labels", "llama_labels"])
 def test_labels(tmp_path: Path, executor: str, name: str) -> None:
     model = write(tmp_path, name)
@@ -81,7 +84,7 @@ def test_labels(tmp_path: Path, executor: str, name: str) -> None:
             llm.score("a", "b")
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", RUNS)
 @pytest.mark.parametrize("name", ["bert_cross", "roberta_cross"])
 def test_scores_of_a_cross_encoder(tmp_path: Path, executor: str, name: str) -> None:
     model = write(tmp_path, name)
