@@ -136,6 +136,17 @@ def test_a_pinned_adapter_keeps_its_slot(folder: Path) -> None:
             engine.step()
 
 
+@pytest.mark.parametrize("platform", ["cpu", "torch"])
+def test_a_draft_model_guesses_without_the_adapter(folder: Path, platform: str, cold: dict[str, tuple[object, ...]]) -> None:
+    """And the model verifies with it: the tokens are those of no drafts."""
+    options = {**OPTIONS, "platform": platform, "dtype": "float32", "enable_lora": True}
+    spec = {"method": "draft_model", "model": str(folder / "model"), "num_speculative_tokens": 3}
+    with LLM(str(folder / "model"), speculative_config=spec, **options) as one:
+        outputs = one.generate([PROMPT] * 3, GREEDY, lora_request=[None, lora(folder, "a"), lora(folder, "b")])
+        assert [output.outputs[0].token_ids for output in outputs] == [cold[name][0][0] for name in ("", "a", "b")]  # type: ignore[index]
+        assert outputs[0].outputs[0].num_accepted_tokens > 0
+
+
 @pytest.mark.parametrize("scheme", ["int8", "int4"])
 def test_quantised_bases(folder: Path, scheme: str) -> None:
     with LLM(str(folder / "model"), quantization=scheme, enable_lora=True, **OPTIONS) as one:

@@ -1,4 +1,4 @@
-"""bind: the modules of an adapter on the Parts of a model's Programs."""
+"""bind: the modules of an adapter on the Parts of a model's main Program."""
 
 from __future__ import annotations
 
@@ -36,15 +36,14 @@ def _modules(model: Model) -> tuple[dict[str, list[Part]], dict[str, str]]:
     """(module name -> its Parts of linears in the order of their rows, module name -> kind of the other op that has it)."""
     linears: dict[str, list[Part]] = {}
     others: dict[str, str] = {}
-    for program in model.programs.values():
-        for op in program.ops:
-            for part in (part for parts in op.weights.values() for part in parts):
-                module = part.weight.name.removesuffix(".weight")
-                shared = part.target.startswith(f"{module}.")  # one of several Parts of a tensor
-                if op.kind != "linear":
-                    others[module] = op.kind
-                elif part not in linears.setdefault(module if shared else part.target, []):
-                    linears[module if shared else part.target].append(part)
+    for op in model.programs["main"].ops:  # a drafter guesses without the adapter
+        for part in (part for parts in op.weights.values() for part in parts):
+            module = part.weight.name.removesuffix(".weight")
+            shared = part.target.startswith(f"{module}.")  # one of several Parts of a tensor
+            if op.kind != "linear":
+                others[module] = op.kind
+            elif part not in linears.setdefault(module if shared else part.target, []):
+                linears[module if shared else part.target].append(part)
     return linears, others
 
 
