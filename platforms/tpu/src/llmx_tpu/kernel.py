@@ -3,7 +3,8 @@
 An ImplDef with abi jax/1 names as its target an object with the methods of `Kernel`, or a class that makes one without arguments.
 `pack` is called once when the weights are loaded and gives a pytree of arrays; `bind` gives the call, which is traced once per
 bucket: call(rows, packed, *inputs) -> an array, or a tuple with one for each result of the op. It is a pure function of what it is
-given, but for `rows.pages`: pages are read there and replaced by what `at[...].set` gave.
+given, but for pages: `rows.arrays` and `rows.table` give them, and `rows.replace` takes what `at[...].set` made of them. Layers that
+are alike are traced once, so nothing in a call may depend on which of them it is.
 
 Inputs and results are float32, and int32 where the Program says i32. Rows past the step's own are padding: what is computed for them
 is never used, and they must not change pages or other rows.
@@ -38,7 +39,7 @@ class Kernel(Protocol):
         ...
 
     def bind(self, spec: Spec, states: tuple[str, ...]) -> Call:
-        """The call that is traced. states: the keys in `rows.pages` of the op's States."""
+        """The call that is traced. states: names of the op's States."""
         ...
 
 
