@@ -142,6 +142,9 @@ def test_a_draft_model_guesses_without_the_adapter(folder: Path, platform: str, 
     options = {**OPTIONS, "platform": platform, "dtype": "float32", "enable_lora": True}
     spec = {"method": "draft_model", "model": str(folder / "model"), "num_speculative_tokens": 3}
     with LLM(str(folder / "model"), speculative_config=spec, **options) as one:
+        drafting = one.llm_engine.engine.scheduler.drafting
+        assert drafting is not None
+        drafting.fixed = True  # every step brings drafts
         outputs = one.generate([PROMPT] * 3, GREEDY, lora_request=[None, lora(folder, "a"), lora(folder, "b")])
         assert [output.outputs[0].token_ids for output in outputs] == [cold[name][0][0] for name in ("", "a", "b")]  # type: ignore[index]
         assert outputs[0].outputs[0].num_accepted_tokens > 0
