@@ -14,7 +14,8 @@ import numpy as np
 
 from llmx.batch import Step
 from llmx.draft import Drafter, Proposer
-from llmx.draft.depth import DEVICE_KIND, DraftDepth
+from llmx.draft.depth import DEVICE_KIND, FIRST_RATE, DraftDepth
+from llmx.draft.device import DeviceDrafter, DeviceProposer
 from llmx.draft.length import Acceptance, StepCost, best_lengths, evidence_kind
 from llmx.request import Request, RequestState
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Drafting"]
 
+_LEARN_DEVICE = 0.1  # weight of one more guess of a drafter on the device in the rate that new requests begin with
 _EXPLORE = 16  # of so many steps with drafts one takes longer ones
 _AT_BEST = 0.98  # when even drafts that are right so often do not pay, none are made
 
@@ -51,14 +53,17 @@ class Drafting:
     def __init__(self, drafter: Drafter, num_tokens: int, kv: KVManager) -> None:
         self._drafter, self._num_tokens, self._kv = drafter, num_tokens, kv
         self._tracks: dict[Request, _Track] = {}
+        self._fed: dict[Request, int] = {}  # tokens that a drafter on the device has seen, about
         self.cost = StepCost()
-        self.depth = DraftDepth(num_tokens, self.cost) if hasattr(drafter, "join") else None  # of a drafter on the device
+        self.depth = DraftDepth(num_tokens, self.cost) if isinstance(drafter, DeviceDrafter) else None  # of a drafter on the device
         self.enabled, self.fixed = True, False
         self.reset()
 
     def reset(self) -> None:
         """Counters back to zero, and what is known of acceptance forgotten."""
         self._all, self._planned = Acceptance(), 0
+        if self.depth is not None:
+            self._all.rates[DEVICE_KIND] = FIRST_RATE
         self.num_drafts = self.num_draft_tokens = 0  # requests' steps with drafts, and the drafts
         self.accepted_per_position = [0] * self._num_tokens
 
@@ -82,11 +87,18 @@ class Drafting:
     def _ask(self, build: StepBuilder, depth: DraftDepth) -> None:
         """Let the executor guess at the end of this step; its Program writes pages past the step's own rows."""
         deciding = sum(request.num_computed + q >= len(request.tokens) for request, q in build.rows.items())
-        build.draft_k = self._num_tokens if self.fixed else depth.choose(deciding, self._all.rates[DEVICE_KIND])
+        behind = sum(request.num_computed - self._fed.get(request, 0) for request in build.rows)
+        build.draft_k = self._num_tokens if self.fixed else depth.choose(deciding, self._rate(build), behind)
         for request, q in build.rows.items() if build.draft_k else ():
+            self._fed[request] = request.num_computed + q
             end = min(request.num_computed + q + build.draft_k, self._kv.plan.max_model_len)
             if end > request.num_computed + q and not request.children:  # those that are forked off would share the blocks
                 self._kv.extend(request, end, drafts=len(build.drafts.get(request, ())))
+
+    def _rate(self, build: StepBuilder) -> float:
+        """How often the device's guesses were right, for the requests of a step."""
+        rates = [track.acceptance.rates[DEVICE_KIND] for request in build.rows if (track := self._tracks.get(request)) is not None]
+        return sum(rates) / len(rates) if rates else self._all.rates[DEVICE_KIND]
 
     def _add_drafts(self, build: StepBuilder, room: int) -> None:
         rows = [request for request, q in build.rows.items() if q == 1 and request.num_computed >= request.prompt_len]
@@ -98,7 +110,7 @@ class Drafting:
         chances = [(offer.track.acceptance.rates[offer.kind], len(offer.tokens)) for offer in offers]
         lengths = self._lengths(chances, len(rows))
         for offer, length in zip(offers, lengths, strict=True):
-            if not length:  # now and then one is tried, or nobody would notice that an answer begins to repeat
+            if not length and self.depth is None:  # now and then one is tried, or nobody would notice that an answer begins to repeat
                 offer.track.acceptance.tried(offer.kind)
             count = min(length or 1, room)
             if count and self._kv.extend(offer.request, offer.request.num_computed + 1 + count, drafts=count):
@@ -129,7 +141,7 @@ class Drafting:
         if guess is None:
             return None
         tokens, kind = guess[0], evidence_kind(guess[1])
-        if not self.fixed and track.acceptance.passes_over(kind):
+        if not self.fixed and self.depth is None and track.acceptance.passes_over(kind):  # what the device has guessed is paid for
             return None
         for index, token in enumerate(tokens):
             if token in request.stop_ids:
@@ -157,9 +169,9 @@ class Drafting:
         drafts: i32 [draft_k], what the device guesses to follow; -1 pads.
         """
         if drafts is not None and self.depth is not None:
-            receive = getattr(self._track(request).proposer, "receive", None)
-            if receive is not None:
-                receive([token for token in drafts.tolist() if token >= 0])
+            proposer = self._track(request).proposer
+            if isinstance(proposer, DeviceProposer):
+                proposer.receive([token for token in drafts.tolist() if token >= 0])
         track = self._tracks.get(request)
         if track is None or track.flying is None:
             return
@@ -172,12 +184,16 @@ class Drafting:
         request.num_drafted += drafted
         request.num_accepted += accepted
         track.acceptance.learn(kind, drafted, accepted)
-        self._all.learn_of_all(kind, drafted, accepted)
+        if self.depth is None:
+            self._all.learn_of_all(kind, drafted, accepted)
+        else:  # a wrong guess of a Program is dear: others need not find out for themselves
+            self._all.learn(kind, drafted, accepted, _LEARN_DEVICE)
         if request.state is RequestState.RUNNING:
             self._kv.settle_drafts(request, accepted)
 
     def ended(self, request: Request) -> None:
         """The request has ended, whatever is in flight."""
+        self._fed.pop(request, None)
         track = self._tracks.pop(request, None)
         if track is not None:
             track.proposer.close()
