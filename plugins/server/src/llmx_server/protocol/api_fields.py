@@ -51,7 +51,7 @@ _GUIDED = "use structured_outputs"
 
 FIELDS: tuple[ApiField, ...] = (
     # -- what to answer
-    _works("model", "a served name (404 otherwise); left out: the first one", *ALL),
+    _works("model", "a served name, or that of a LoRA adapter (404 otherwise); left out: the first model", *ALL),
     _works("messages", "roles system, developer (as system), user, assistant, tool; content a string or text parts, joined by a newline; name", CHAT),
     _works("prompt", "a string, token ids, or up to 1024 of either; ids inside the vocabulary; not empty", COMPLETIONS),
     _refused("prompt_embeds", "send prompt", routes=(COMPLETIONS,)),

@@ -25,7 +25,7 @@ def _field(state: State, name: str, what: str, routes: tuple[PoolingRoute, ...] 
 
 
 POOLING_FIELDS: tuple[ApiField, ...] = (
-    _field("works", "model", "a served name (404 otherwise); left out: the first one"),
+    _field("works", "model", "a served name, or that of a LoRA adapter (404 otherwise); left out: the first model"),
     _field("works", "input", "a string, token ids, or up to 2048 of either; no string empty, ids inside the vocabulary", _INPUT),
     _field("works", "task", "embed, classify, token_embed or token_classify, as the model can; default: the model's own", ("/pooling",)),
     _field("works", "encoding_format", "float (default), or base64: little-endian float32", _VECTORS),
