@@ -93,7 +93,7 @@ def _harness(groups: list, right: float, **options: object) -> tuple[Harness, Wi
 
 
 @pytest.mark.parametrize("groups", [[FULL], [FULL, SLIDING]], ids=["full", "hybrid"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_random_load(groups: list, seed: int) -> None:  # type: ignore[type-arg]
     rng = random.Random(seed)
     harness, witness = _harness(
