@@ -77,8 +77,9 @@ class AcceleratorPlatform:
     def llmx_device_caps(self, config: EngineConfig) -> DeviceCaps:
         """What torch says of the device, and the kind's own capabilities. Raises PlatformError for a device that torch cannot use."""
         device = self.device(config)
-        caps: DeviceCaps = load_torch("device:device_caps")(device, config.platform.threads)
-        features, on_cpu = caps.features | self.kind.features | {"memory.sleep"}, device == "cpu"
+        on_cpu = device == "cpu"  # where threads that wait for each other would cost more than they gain
+        caps: DeviceCaps = load_torch("device:device_caps")(device, config.platform.threads or (1 if on_cpu else None))
+        features = caps.features | self.kind.features | {"memory.sleep"}
         wanted = self.option(config, "KERNELS")
         if wanted == "on" or (wanted == "auto" and not on_cpu):
             features |= {"kernels.tiles"}
