@@ -67,10 +67,9 @@ def train(model: Any, tokenizer: Tokenizer, folder: Path, steps: int, rank: int,
     texts, losses = [tokenizer.encode(line, add_special_tokens=False) for line in lines()], []
     order = np.random.default_rng(0)
     for _ in range(steps):
-        loss = torch.zeros(())
-        for at in order.choice(len(texts), 4, replace=False):
-            ids = torch.tensor([texts[at]])
-            loss = loss + trained(ids, labels=ids, use_cache=False).loss / 4
+        chosen = [torch.tensor(texts[at]) for at in order.choice(len(texts), 4, replace=False)]
+        ids, labels = (torch.nn.utils.rnn.pad_sequence(chosen, batch_first=True, padding_value=fill) for fill in (0, -100))
+        loss = trained(ids, attention_mask=(labels >= 0).long(), labels=labels, use_cache=False).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
