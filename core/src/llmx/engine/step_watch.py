@@ -37,9 +37,9 @@ class StepWatch:
         self._kv, self._scheduler, self._accounting = engine.kv, engine.scheduler, engine.accounting
         self._count = engine.accounting.stepped
 
-    def __call__(self, scheduled: Scheduled, t_us: tuple[int, int, int], total_ns: int) -> None:
+    def __call__(self, scheduled: Scheduled, t_us: tuple[int, int, int], total_ns: int, compiles: int = 0) -> None:
         """A step is done; arguments as those of Accounting.stepped."""
-        self._count(scheduled, t_us, total_ns)
+        self._count(scheduled, t_us, total_ns, compiles)
         record = StepRecord(
             number=self._accounting.stats.steps,
             ended_ns=time_ns(),
