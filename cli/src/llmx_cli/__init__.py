@@ -1,1 +1,1 @@
-"""The command line of llmx; `llmx_cli.main.run` is what the `llmx` command calls."""
+"""The command line of llmx; `llmx_cli.entry.run` is what the `llmx` command calls."""

@@ -11,13 +11,16 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from llmx_cli.errors import FAILED, INTERRUPTED, report
 from llmx_cli.plugin_flags import with_plugin_flags
+
+if TYPE_CHECKING:
+    from llmx.engine.spawn import EngineProcess
 
 __all__ = ["COMMANDS", "app", "run"]
 
@@ -133,11 +136,11 @@ def _main(
         typer.echo(context.get_help())
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line (by default the process's own); the exit code."""
+def run(arguments: Sequence[str] | None = None, spawned: EngineProcess | None = None) -> int:
+    """Runs a command line (by default the process's own); the exit code. spawned: an engine process for `serve`, which else spawns one."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        result = typer.main.get_command(app).main(args=given, prog_name="llmx", standalone_mode=False)
+        result = typer.main.get_command(app).main(args=given, prog_name="llmx", standalone_mode=False, obj=spawned)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except BrokenPipeError:

@@ -19,12 +19,12 @@ __all__ = ["serve"]
 
 
 @with_settings(server=True, several=True)
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, context: typer.Context) -> None:
     """Serve a model, or several, over an OpenAI-compatible HTTP API."""
     from llmx.engine.spawn import EngineProcess
 
     signal.signal(signal.SIGTERM, _leave)  # until the server has its own handlers: no engine process may be left behind
-    spawned, models = EngineProcess(), list[Started]()
+    spawned, models = context.find_object(EngineProcess) or EngineProcess(), list[Started]()
     gc.disable()  # until it is ready: what the imports make stays, and looking through it again and again takes a tenth of the start
     try:
         from llmx_server.listen import listen

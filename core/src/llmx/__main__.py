@@ -13,7 +13,7 @@ def main() -> int:
         sys.stderr.write(f"llmx runs on Linux (x86-64 or aarch64; WSL2 works), not on {sys.platform}\n")
         return 2
     try:
-        from llmx_cli.main import run
+        from llmx_cli.entry import run
     except ModuleNotFoundError as error:
         if error.name != "llmx_cli":
             raise

@@ -43,15 +43,16 @@ class Pool {
     run(n, [](void* context, int64_t chunk, int worker) { (*static_cast<F*>(context))(chunk, worker); }, &body);
   }
 
-  // [0, n) in contiguous ranges of at least `grain`, some per thread so that a late thread costs little: body(begin, end, worker).
+  // [0, n) in contiguous ranges of at least `grain`, about equal, as many for each thread and some, so that a late thread costs little:
+  // body(begin, end, worker).
   template <class F>
   void over(int64_t n, int64_t grain, F body) {
     if (n <= 0) return;
     const int64_t most = threads_ == 1 ? 1 : threads_ * int64_t{8};
-    const int64_t chunks = std::max<int64_t>(1, std::min(most, n / std::max<int64_t>(1, grain)));
-    const int64_t step = (n + chunks - 1) / chunks;
-    auto chunk = [&](int64_t i, int worker) { body(i * step, std::min(n, (i + 1) * step), worker); };
-    each((n + step - 1) / step, chunk);
+    int64_t chunks = std::max<int64_t>(1, std::min(most, n / std::max<int64_t>(1, grain)));
+    if (chunks > threads_) chunks -= chunks % threads_;
+    auto chunk = [&](int64_t i, int worker) { body(i * n / chunks, (i + 1) * n / chunks, worker); };
+    each(chunks, chunk);
   }
 
   // The same for rows of `cost` elements; less than about two microseconds of work is not handed over.

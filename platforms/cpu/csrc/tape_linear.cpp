@@ -148,19 +148,20 @@ void Engine::gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, 
 // uses: adapters of the op's parts, of which these are number `of` onward; their A x is there.
 void Engine::linear(const LlmxPart* parts, int n, const LinearInput& input, float* y, int64_t ldy, const float* residual,
                     const std::vector<LoraUse>* uses, int of) {
-  int64_t panels = 0, bytes = 0;
+  int64_t panels = 0, bytes = 0, unit = 2;
   for (int i = 0; i < n; ++i) {
     const PackedWeight& weight = weights_[parts[i].weight];
     panels += weight.panels;
     bytes += weight.panels * weight.panel_bytes;
+    if (!is_quantised(weight.type) || weight.type == WeightType::q8_0) unit = 4;  // that many panels go together in their kernels
   }
-  // A chunk is worth a few microseconds of memory or arithmetic; four panels go together where the kernel wants them.
-  const int64_t grain = std::max<int64_t>(4, panels * 24576 / std::max<int64_t>(1, bytes * std::min<int64_t>(input.m, 64)));
-  pool_.over((panels + 3) / 4, std::max<int64_t>(1, grain / 4), [&](int64_t begin, int64_t end, int) {
+  // A chunk is worth a few microseconds of memory or arithmetic.
+  const int64_t grain = std::max<int64_t>(unit, panels * 24576 / std::max<int64_t>(1, bytes * std::min<int64_t>(input.m, 64)));
+  pool_.over((panels + unit - 1) / unit, grain / unit, [&](int64_t begin, int64_t end, int) {
     int64_t first = 0;
     for (int i = 0; i < n; ++i) {
       const int64_t count = weights_[parts[i].weight].panels;
-      const int64_t from = std::max(begin * 4, first) - first, to = std::min(end * 4, first + count) - first;
+      const int64_t from = std::max(begin * unit, first) - first, to = std::min(end * unit, first + count) - first;
       first += count;
       const int64_t column = parts[i].column;
       const float* add = residual ? residual + column : nullptr;

@@ -12,7 +12,7 @@ from llmx.sched.drafting import Drafting
 
 __all__ = ["measure"]
 
-_PROMPT = 128  # tokens: enough that the cost per token dominates
+_PROMPT = 64  # tokens: enough that the cost per token dominates; a start waits for them
 _NEW = 4
 _ROWS = (1, 2, 4, 8, 16)  # decode rows whose cost drafting asks for
 _ROW_STEPS = 6  # steps of each, of which the shortest counts
