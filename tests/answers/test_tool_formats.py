@@ -196,7 +196,7 @@ grammar (`response_format`, `tool_choice` required or a name, strict tools) hold
 0 ends reasoning where it begins, -1 is no limit. The same is `thinking: {"type": "enabled", "budget_tokens": N}` on `/v1/messages` (there with a
 `Warning` where it cannot be done, elsewhere 400), and `SamplingParams(thinking_token_budget=N)` offline. It holds for each of `n` answers, with and
 without a form behind it, and works for every format below that has an end marker; gpt-oss (`openai_gptoss`) has none. Tokens are drawn as
-always before it, so a seeded answer is the same up to there. While a request with a budget reasons it brings no drafts.
+always before it, so a seeded answer is the same up to there. Drafts change nothing about it.
 
 The formats are told from the model's chat template; `--tool-call-parser NAME` and `--reasoning-parser NAME` choose one, `none` turns it
 off. For a template that knows no tools they are described in the system message, calls are asked for and read in the format `hermes`,

@@ -66,7 +66,8 @@ class SlotTable:
         ordered = sorted(joined, key=lambda j: j.fork_of >= 0)  # forks last
         entries = (JoinedArgs * max(1, len(ordered)))()
         for i, j in enumerate(ordered):
-            entries[i] = JoinedArgs(pointer(j.tokens), len(j.tokens), j.slot, j.prompt_len, j.fork_of, row_args(j.row))
+            place = {"slot": j.slot, "prompt_len": j.prompt_len, "fork_of": j.fork_of, "lora": j.lora_slot}
+            entries[i] = JoinedArgs(tokens=pointer(j.tokens), n_tokens=len(j.tokens), row=row_args(j.row), **place)
         groups = [np.array(rows, dtype=np.int32).reshape(-1, 3) for rows in new_blocks] or [np.empty((0, 3), np.int32) for _ in self._max_blocks]
         block_rows = (c_void_p * len(groups))(*[pointer(rows) for rows in groups])
         counts = np.array([len(rows) for rows in groups], dtype=np.int32)
