@@ -23,7 +23,7 @@ class LateMasks:
     """One engine's masks. `begin` before the forward where all tokens are known by then, `late` before sampling, in the order of the steps.
 
     busy: the forward uses every processor. A thread beside it would hold up one of its threads, and with it all of them, for longer than
-    the masks take alone (half of a batch of 32 under a grammar, 2 processors: 5% of a step against 2%).
+    the masks take alone.
     """
 
     def __init__(self, vocab_size: int, *, busy: bool = False) -> None:
