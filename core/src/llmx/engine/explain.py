@@ -12,6 +12,7 @@ from llmx.engine.kv_size import MemoryEstimate, estimate_memory
 from llmx.engine.memory import available_bytes
 from llmx.engine.start import Prepared, prepare
 from llmx.program.text import op_text
+from llmx.weights.host_tensor import BLOCK_BYTES
 
 __all__ = ["ExplainRow", "Explanation", "explain"]
 
@@ -99,6 +100,7 @@ def _memory(ready: Prepared, device_bytes: int | None) -> MemoryEstimate:
     """Weights as they are stored, or in float32 where the user wants that."""
     bundle, full = ready.loaded.bundle, value_dtypes(ready.config)[0] == "f32"
     refs = {ref.name: ref for ref in bundle.model.weights().values()}
-    weights = sum(4 * prod(ref.shape) if full else bundle.weights.get(ref).nbytes for ref in refs.values())
+    sizes = {ref.name: BLOCK_BYTES[str(ref.quant)] for ref in refs.values()}  # elements and bytes of a block
+    weights = sum(prod(ref.shape) * 4 if full else prod(ref.shape) // sizes[ref.name][0] * sizes[ref.name][1] for ref in refs.values())
     total = available_bytes() if device_bytes is None else device_bytes
     return estimate_memory(ready.config.cache, ready.executor, bundle.max_model_len, device_bytes=total, weight_bytes=weights)

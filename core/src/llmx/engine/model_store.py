@@ -157,7 +157,7 @@ def _read_directory(path: Path) -> dict[str, Any]:
     architectures = config.get("architectures")
     return {
         "architecture": str(architectures[0]) if isinstance(architectures, list) and architectures else config.get("model_type"),
-        "quantization": f"{named} ({_storage(stored)})" if named else _storage(stored),
+        "quantization": f"{named}, {method.get('bits', method.get('w_bit'))} bits" if isinstance(method, dict) and named else _storage(stored),
         "context_length": context if isinstance(context, int) else None,
     }
 

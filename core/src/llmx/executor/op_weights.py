@@ -7,8 +7,9 @@ import numpy as np
 from llmx.program.ops import Op, WeightRef
 from llmx.weights.host_tensor import HostTensor
 from llmx.weights.quant import dequantize
+from llmx.weights.quant.groups import AS_BLOCKS, as_blocks, parts_of
 
-__all__ = ["dense", "weight_refs"]
+__all__ = ["AS_BLOCKS", "as_blocks", "dense", "parts_of", "weight_refs"]
 
 
 def dense(tensor: HostTensor) -> np.ndarray:

@@ -39,7 +39,7 @@ def _check_format(checkpoint: Checkpoint, wanted: str) -> None:
 def quantised_as_asked(checkpoint: Checkpoint, wanted: str | None, vocab_size: int) -> tuple[WeightSource, list[str]]:
     """The weights, quantised while they are read for `wanted` int8 or int4; and what the user should know of it."""
     if wanted is None or wanted.lower() not in SCHEMES:
-        return checkpoint.weights, []
+        return checkpoint.weights, list(getattr(checkpoint.weights, "notes", ()))
     source = QuantisedSource(checkpoint.weights, wanted.lower(), vocab_size, checkpoint.path)
     kept = f"{len(source.kept)} matrices stay as they are stored: their columns are no multiple of 32 ({source.kept[0]}, ...)" if source.kept else ""
     return source, [kept] if kept else []

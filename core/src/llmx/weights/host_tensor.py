@@ -11,7 +11,9 @@ if TYPE_CHECKING:  # headers are read without numpy, and without what Programs a
 
     from llmx.program.ops import QuantKey, WeightRef
 
-__all__ = ["BLOCK_BYTES", "HostTensor", "WeightSource"]
+__all__ = ["BLOCK_BYTES", "GROUP_SIZES", "HostTensor", "WeightSource"]
+
+GROUP_SIZES = (32, 64, 128)  # elements of a group of the formats int4, int4z and int8 of llmx.weights.quant.groups
 
 # dtype -> (elements per block, bytes per block). Block types as in ggml's ggml-common.h.
 BLOCK_BYTES: dict[str, tuple[int, int]] = {
@@ -32,6 +34,9 @@ BLOCK_BYTES: dict[str, tuple[int, int]] = {
     "q4_K": (256, 144),
     "q5_K": (256, 176),
     "q6_K": (256, 210),
+    **{f"int4_g{size}": (size, 2 + size // 2) for size in GROUP_SIZES},
+    **{f"int4z_g{size}": (size, 4 + size // 2) for size in GROUP_SIZES},
+    **{f"int8_g{size}": (size, 2 + size) for size in GROUP_SIZES},
 }
 
 

@@ -20,6 +20,7 @@ from llmx.weights.json_file import read_json_object
 
 if TYPE_CHECKING:  # finding a model is not opening it: the readers are imported where they open
     from llmx.weights.gguf_source import GgufSource
+    from llmx.weights.grouped import GroupedSource
     from llmx.weights.safetensors import SafetensorsSource
 
 __all__ = ["EMBEDDED", "Checkpoint", "Embedded", "find_cached", "hub_name", "locate", "open_checkpoint"]
@@ -51,7 +52,7 @@ class Checkpoint:
 
     path: str
     config: dict[str, Any]
-    weights: GgufSource | SafetensorsSource
+    weights: GgufSource | SafetensorsSource | GroupedSource
     generation: dict[str, Any] = field(default_factory=dict)
     gguf_metadata: Mapping[str, Any] | None = None
 
@@ -111,7 +112,23 @@ def open_checkpoint(source: str, *, revision: str | None = None, download_dir: s
     config = read_json_object(Path(path) / "config.json")
     generation_file = Path(path) / "generation_config.json"
     generation = read_json_object(generation_file) if generation_file.is_file() else {}
-    return Checkpoint(path, config, SafetensorsSource(path), generation)
+    return Checkpoint(path, config, _weights(SafetensorsSource(path), config), generation)
+
+
+def _weights(source: SafetensorsSource, config: Mapping[str, Any]) -> SafetensorsSource | GroupedSource:
+    """The tensors as stored, or as quantization_config says."""
+    from llmx.weights.quantization_config import group_format
+
+    form = group_format(config, source.path)
+    if form is None:
+        packed = next((name for name in source.names() if name.endswith(".qweight")), None)
+        if packed is not None:
+            why = "copy the content of quantize_config.json or quant_config.json into config.json, with quant_method gptq or awq"
+            raise ModelError(f"holds the packed tensor {packed!r}, but config.json has no quantization_config: {why}", path=source.path)
+        return source
+    from llmx.weights.grouped import GroupedSource
+
+    return GroupedSource(source, form)
 
 
 def _nothing_there(source: str, path: Path) -> str:

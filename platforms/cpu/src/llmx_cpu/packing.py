@@ -11,6 +11,7 @@ import numpy as np
 
 from llmx.errors import ModelError
 from llmx.executor import BLOCK_BYTES, HostTensor, Progress, WeightSource
+from llmx.executor.op_weights import as_blocks
 from llmx.program.ops import Transform, WeightRef
 from llmx_cpu.native import WEIGHT_TYPES, call, pointer
 
@@ -78,6 +79,7 @@ class Packer:
         return call("llmx_engine_vector", self.engine, pointer(array), array.size)
 
     def _pack(self, ref: WeightRef, tensor: HostTensor) -> int:
+        tensor = as_blocks(tensor)  # groups of GPTQ and AWQ: the same values in blocks of 32
         if tensor.dtype not in WEIGHT_TYPES:
             raise ModelError(f"tensor {ref.name!r} is stored as {tensor.dtype}; the CPU platform has kernels for {', '.join(WEIGHT_TYPES)}")
         rows, cols = prod(tensor.shape[:-1]), tensor.shape[-1]

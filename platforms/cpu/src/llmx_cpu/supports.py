@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmx.executor.op_weights import AS_BLOCKS
 from llmx.platform.plan import OpSpec
 from llmx.program.attrs import ActAttrs, AttentionAttrs, EmbedAttrs, QkvAttrs, RopeSpec
 from llmx_cpu.native import WEIGHT_TYPES
@@ -14,9 +15,9 @@ _DENSE = ("f32", "f16", "bf16")
 
 def linear(spec: OpSpec) -> str | None:
     """Storages that can be packed; quantised rows must be whole blocks of 32."""
-    unknown = [q for q in spec.quants if q not in WEIGHT_TYPES and q not in _DENSE]
+    unknown = [q for q in spec.quants if AS_BLOCKS.get(q, q) not in WEIGHT_TYPES and q not in _DENSE]
     if unknown:
-        return f"no kernel for weights stored as {', '.join(unknown)}; there are kernels for {', '.join(WEIGHT_TYPES)}"
+        return f"no kernel for weights stored as {', '.join(unknown)}; there are kernels for {', '.join((*WEIGHT_TYPES, *AS_BLOCKS))}"
     if spec.cols % 32 and any(q not in _DENSE for q in spec.quants):
         return f"{spec.cols} input columns are not a multiple of 32"
     return None

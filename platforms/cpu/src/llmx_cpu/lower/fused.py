@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmx.executor.op_weights import AS_BLOCKS
 from llmx.program.ops import Op, Value
 from llmx_cpu.lower import basic
 from llmx_cpu.lower.builder import TapeBuilder, row_width, rows_symbol
@@ -100,5 +101,5 @@ def mlp(b: TapeBuilder, norm: Op, gate_up: Op, act_mul: Op, down: Op, add: Op) -
 def _gated_shape(gate_up: Op, down: Op) -> bool:
     """One gate, one up, one down; whole blocks of columns."""
     parts: Any = gate_up.weights["w"]
-    known = all(str(part.weight.quant) in WEIGHT_TYPES for part in (*parts, *down.weights["w"]))
+    known = all(AS_BLOCKS.get(str(part.weight.quant), str(part.weight.quant)) in WEIGHT_TYPES for part in (*parts, *down.weights["w"]))
     return known and len(parts) == 2 and len(down.weights["w"]) == 1 and parts[0].rows == parts[1].rows and parts[0].rows % _BLOCK == 0
