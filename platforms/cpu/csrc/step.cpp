@@ -131,6 +131,8 @@ const char* Engine::finish_step(const LlmxStepArgs& args, LlmxStepResult* result
   for (auto& scratch : thread_scratch_) {
     if (scratch.size() < bytes) scratch.resize(bytes);
   }
+  std::fill_n(result->count, args.s, 0);
+  std::fill_n(result->tokens, static_cast<int64_t>(args.s) * (1 + result->kmax), -1);
   Sampling sampling(args, result);
   const char* wrong = nullptr;
   int64_t head_us = 0;

@@ -9,8 +9,8 @@ from llmx.engine.outputs import STEP_TOKEN_BOUNDS, EngineStats
 from llmx.kv.manager import KVManager
 from llmx.lora.off import NoAdapters
 from llmx.request import Request
+from llmx.sched.scheduled import Scheduled
 from llmx.sched.scheduler import Scheduler
-from llmx.sched.step_builder import Scheduled
 
 __all__ = ["Accounting"]
 

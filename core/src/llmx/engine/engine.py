@@ -33,8 +33,8 @@ from llmx.sample.params_rows import row_from
 from llmx.sched.drafting import Drafting
 from llmx.sched.emission import Emission
 from llmx.sched.queue_limits import QueueLimits
+from llmx.sched.scheduled import Scheduled
 from llmx.sched.scheduler import Scheduler
-from llmx.sched.step_builder import Scheduled
 from llmx.structured.manager import Grammars, ReadyGrammar
 
 __all__ = ["Engine"]

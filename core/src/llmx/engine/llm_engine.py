@@ -187,15 +187,15 @@ class LLMEngine:
                     self.engine.abort(abort)
         outputs: list[Any] = []  # RequestOutput, of pooling requests PoolingRequestOutput
         for request_id, processor in touched.items():
-            kind = self._kinds[request_id]
-            if processor.finished:
+            kind, finished = self._kinds[request_id], processor.finished
+            if finished:
                 del self._processors[request_id], self._kinds[request_id]
-            if processor.finished or (processor.news and kind is not RequestOutputKind.FINAL_ONLY):
+            if finished or (processor.news and kind is not RequestOutputKind.FINAL_ONLY):
                 output = processor.drain()
                 if (adapter := self._adapters.get(request_id)) is not None and isinstance(output, RequestOutput):
                     output.lora_request = adapter
                 outputs.append(only_new(output) if kind is RequestOutputKind.DELTA and isinstance(output, RequestOutput) else output)
-            if processor.finished:
+            if finished:
                 self._adapters.pop(request_id, None)
         return outputs
 

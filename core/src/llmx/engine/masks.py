@@ -9,7 +9,7 @@ import numpy as np
 from llmx.engine.processors import host_logits
 from llmx.executor.base import Late
 from llmx.request import Request
-from llmx.sched.step_builder import Scheduled
+from llmx.sched.scheduled import Scheduled
 from llmx.structured.constraint import Constraint
 from llmx.structured.grammar import Backend, Matcher, mask_words
 

@@ -11,7 +11,7 @@ import pluggy
 
 from llmx.config import EngineConfig
 from llmx.hooks.records import StepObserver, StepRecord
-from llmx.sched.step_builder import Scheduled
+from llmx.sched.scheduled import Scheduled
 
 if TYPE_CHECKING:
     from llmx.engine.engine import Engine

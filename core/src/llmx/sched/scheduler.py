@@ -20,7 +20,9 @@ from llmx.sched.emission import Emission
 from llmx.sched.policy import Waiting, order_key
 from llmx.sched.pooled_rows import take_pooled
 from llmx.sched.preempt import choose_victim
-from llmx.sched.step_builder import Scheduled, StepBuilder
+from llmx.sched.repeat import Repeat
+from llmx.sched.scheduled import Scheduled
+from llmx.sched.step_builder import StepBuilder
 
 __all__ = ["Scheduler"]
 
@@ -42,6 +44,7 @@ class Scheduler:
         self.kv, self.drafting = kv, drafting
         self.budget = TokenBudget(max_tokens, interactive=interactive)
         self.admission = Admission(kv)
+        self._repeat = Repeat(kv)
         self._key = order_key(policy)
         self._clock = clock
         self.waiting = Waiting(self._key)
@@ -107,6 +110,10 @@ class Scheduler:
 
     def schedule(self) -> Scheduled | None:
         """The next step, or None when nothing can be done now. Counters move on as if the step were done."""
+        if (not len(self.waiting) or not self._free_slots) and self.drafting is None and (again := self._repeat.next(self._seq)) is not None:
+            self._seq += 1
+            self.admission.note_step()
+            return again
         build = StepBuilder()
         decoding = [request for request in self.running if not request.in_prefill and self._next_rows(request)]
         for request in decoding if self.drafting is None else self.drafting.ready(decoding):
@@ -160,6 +167,7 @@ class Scheduler:
 
     def _leave(self, request: Request) -> None:
         del self.running[request]
+        self._repeat.forget()
         self.kv.free(request)
         self._left.append(request.slot)
         self._free_slots.append(request.slot)
@@ -215,6 +223,7 @@ class Scheduler:
         scheduled = build.finish(self._seq, left, new_blocks, kv_ops)
         self._seq += 1
         self._advance(scheduled)
+        self._repeat.remember(scheduled, self.running)
         return scheduled
 
     def _advance(self, scheduled: Scheduled) -> None:
@@ -266,8 +275,11 @@ class Scheduler:
         return list(news.values())
 
     def _fail_rows(self, scheduled: Scheduled, out: StepOutput) -> list[Request]:
-        failed = []
-        for (request, _), status in zip(scheduled.rows, out.status.tolist(), strict=True):
+        failed: list[Request] = []
+        fates = out.status.tolist()
+        if not any(fates):
+            return failed
+        for (request, _), status in zip(scheduled.rows, fates, strict=True):
             if status != Status.OK and not request.finished:
                 self.finish(request, "error", status)
                 failed.append(request)

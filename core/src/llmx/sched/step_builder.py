@@ -12,21 +12,9 @@ import numpy as np
 from llmx.batch import EMPTY_I32, Joined, Step, Want
 from llmx.request import Request
 from llmx.sched.pooled_rows import add_pooled, token_types
+from llmx.sched.scheduled import Scheduled
 
-__all__ = ["Scheduled", "StepBuilder"]
-
-
-@dataclass(slots=True)
-class Scheduled:
-    """A submitted Step and whose rows, samples and score spans it holds, in the Step's order."""
-
-    step: Step
-    rows: list[tuple[Request, int]]  # the request, and its computed tokens after this step, drafts not counted
-    samples: list[Request]
-    scores: list[Request]
-    num_decoding: int
-    num_prefill: int
-    pooled: list[tuple[Request, slice]] = field(default_factory=list)  # the request, and its head rows
+__all__ = ["StepBuilder"]
 
 
 @dataclass(slots=True)

@@ -23,38 +23,32 @@ class StepCall:
     """
 
     __slots__ = (
-        *("_drawn", "_drawn_at", "_keep", "_plain", "_samples", "_start", "_status", "_status_at", "_width"),
+        *("_at_results", "_drawn", "_keep", "_places", "_plain", "_sampled", "_shape", "_status"),
         *("args", "lp", "lp_ids", "pooled", "rank", "result", "score", "step"),
     )
 
     def __init__(self, max_requests: int) -> None:
-        self._make_room(2 * max_requests)
-        self._status = np.zeros(max_requests, np.uint8)
-        self._status_at = self._status.ctypes.data
-        self._start = np.empty(0, np.int32)  # what results are before the step: no counts, then tokens of -1
-        self._samples = self._width = 0
+        self._drawn, self._status = np.empty(2 * max_requests, np.int32), np.empty(max_requests, np.uint8)
+        self._place(0, 0, 1)
         self._keep: list[Any] = []
         self.pooled = np.empty((0, 0), np.float32)  # the head rows of a Program without logits, written by the executor
         self._plain = False  # the structs hold only what every step sets
-        self.begin(Step(0))
-
-    def _make_room(self, size: int) -> None:
-        """Room for results: a count per sample, then its tokens."""
-        self._drawn = np.zeros(size, np.int32)
-        self._drawn_at = int(self._drawn.ctypes.data)
+        self._sampled = b""  # the samples as bytes
+        self.step = Step(0)
+        self.begin(self.step)
 
     def begin(self, step: Step) -> None:
         """Take a step; the result of the one before has been taken by `output`."""
-        self.step = step
+        last, self.step = self.step, step
         if not self._plain:
             self._keep.clear()
             self.args: Any = StepArgs()
             self.result: Any = StepResult()
-        samples = self._rows(step)
+        self._rows(step, last)
         if step.joined or step.left.size:
             self._changes(step)
         self._blocks(step)
-        self._outputs(step, samples)
+        self._outputs(step)
         if step.want:
             self._wants(step)
         if len(step.score):
@@ -68,15 +62,17 @@ class StepCall:
         address: int = array.__array_interface__["data"][0]
         return address
 
-    def _rows(self, step: Step) -> bytes:
-        """The rows; gives the samples' bytes."""
-        args, samples = self.args, step.samples.tobytes()
+    def _rows(self, step: Step, last: Step) -> None:
+        """The rows. last: the step before; what a step has in common with it is in the structs already."""
+        args = self.args
+        args.start, args.tokens = step.start.tobytes(), step.tokens.tobytes()
+        if self._plain and step.slot is last.slot and step.q is last.q and step.head is last.head and step.samples is last.samples:
+            return
+        self._sampled = step.samples.tobytes()
         args.n, args.t, args.r, args.s = len(step.slot), len(step.tokens), len(step.head), len(step.samples)
-        args.slot, args.q, args.start = step.slot.tobytes(), step.q.tobytes(), step.start.tobytes()
-        args.tokens, args.head, args.samples = step.tokens.tobytes(), step.head.tobytes(), samples
-        if len(samples) != 12 * len(step.samples) or step.tokens.itemsize != 4:
+        args.slot, args.q, args.head, args.samples = step.slot.tobytes(), step.q.tobytes(), step.head.tobytes(), self._sampled
+        if len(self._sampled) != 12 * len(step.samples) or step.tokens.itemsize != 4:
             raise TypeError(f"step {step.seq} has arrays of {step.samples.dtype} and {step.tokens.dtype}: the executor takes int32")
-        return samples
 
     def _changes(self, step: Step) -> None:
         joined = (JoinedC * max(1, len(step.joined)))()
@@ -110,24 +106,29 @@ class StepCall:
         if len(step.kv_ops):
             self.args.n_kv_ops, self.args.kv_ops = len(step.kv_ops), self._at(step.kv_ops)
 
-    def _outputs(self, step: Step, samples: bytes) -> None:
-        count, result = len(step.samples), self.result
-        width = max(samples[8::12], default=1)  # the low bytes of column 2, which is 1 + drafts
-        if (count, width) != (self._samples, self._width):
-            self._samples, self._width = count, width
-            self._start = np.repeat(np.array([0, -1], np.int32), [count, count * width])
-        if self._start.size > self._drawn.size:
-            self._make_room(self._start.size)
-        if len(step.slot) > self._status.size:
-            self._status = np.zeros(len(step.slot), np.uint8)
-            self._status_at = self._status.ctypes.data
-        self._drawn[: self._start.size] = self._start
+    def _outputs(self, step: Step) -> None:
+        width = max(self._sampled[8::12], default=1)  # the low bytes of column 2, which is 1 + drafts
+        if (len(step.slot), len(step.samples), width) != self._shape:
+            self._place(len(step.slot), len(step.samples), width)
         self.lp_ids: np.ndarray | None = None
         self.lp: np.ndarray | None = None
         self.rank: np.ndarray | None = None
         self.score: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+        result = self.result
         result.kmax = width - 1
-        result.count, result.tokens, result.status = self._drawn_at, self._drawn_at + 4 * count, self._status_at
+        result.count, result.tokens, result.status = self._at_results
+
+    def _place(self, rows: int, samples: int, width: int) -> None:
+        """Places for the results of a step of this shape; the library clears them."""
+        self._shape = rows, samples, width
+        size = samples * (1 + width)
+        if size > self._drawn.size:
+            self._drawn = np.empty(size, np.int32)
+        if rows > self._status.size:
+            self._status = np.empty(rows, np.uint8)
+        self._places = self._drawn[:samples], self._drawn[samples:size].reshape(samples, width), self._status[:rows]
+        at = int(self._drawn.ctypes.data)
+        self._at_results = at, at + 4 * samples, int(self._status.ctypes.data)
 
     def _wants(self, step: Step) -> None:
         ids = [np.empty(0, np.int32) if want is None or want.ids is None else want.ids for want in step.want]
@@ -135,7 +136,7 @@ class StepCall:
         width = max((1 + t + len(i) for t, i in zip(top, ids, strict=True) if t >= 0), default=0)
         if width == 0:
             return
-        shape = (len(step.samples), self._width)
+        shape = self._shape[1:]
         lp_ids, lp, rank = np.full((*shape, width), -1, np.int32), np.full((*shape, width), -np.inf, np.float32), np.zeros(shape, np.int32)
         self.lp_ids, self.lp, self.rank = lp_ids, lp, rank
         args, result = self.args, self.result
@@ -171,8 +172,6 @@ class StepCall:
             for (_, _, rows), top in zip(self.step.score.tolist(), self.step.score_top.tolist(), strict=True):
                 prompt_lp.append(PromptLogprobs(ids[at : at + rows, : 1 + top], lp[at : at + rows, : 1 + top], rank[at : at + rows]))
                 at += rows
-        samples, width = self._samples, self._width
-        drawn, status = self._drawn[: self._start.size].copy(), self._status[: len(self.step.slot)].copy()
-        count, tokens = drawn[:samples], drawn[samples:].reshape(samples, width)
+        count, tokens, status = self._places
         t = self.result.t_us
-        return StepOutput(self.step.seq, count, tokens, status, self.lp_ids, self.lp, self.rank, prompt_lp, t_us=(t[0], t[1], t[2]))
+        return StepOutput(self.step.seq, count.copy(), tokens.copy(), status.copy(), self.lp_ids, self.lp, self.rank, prompt_lp, t_us=(t[0], t[1], t[2]))
