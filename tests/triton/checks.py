@@ -7,36 +7,53 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from llmx.executor import Control
+from llmx.config import ModelConfig
+from llmx.executor import Control, Executor, ModelBundle
 from llmx.kv.spec import KVSpec
-from llmx.program.attrs import AttnSpec
-from llmx.testing import Driver, logits_of, tiny_llama
+from llmx.models.load import load_model
+from llmx.program.attrs import AttnSpec, MlaAttrs, MlaSpec, MoeAttrs, MoeSpec, RopeSpec
+from llmx.program.builder import ProgramBuilder, part
+from llmx.program.ops import Part, Value
+from llmx.testing import Driver, MemorySource, logits_of, tiny_llama
 from llmx.testing.conformance.graphs import _compare
 from llmx.testing.conformance.op_programs import op_model
 from llmx.testing.conformance.ops import _cases, run_case
 from llmx.testing.conformance.subject import Subject
 from llmx.testing.op_cases import attention_width, attention_write
+from llmx_triton.supports import FORMATS
+from tests.grouped_checkpoints import write_grouped
 
 KINDS = {"norm", "act_mul", "linear", "qkv_prep", "kv_write", "attention"}
 SINKS = AttnSpec(4, 2, 16, 16, 0.3, sinks=True)
 CHUNKS = AttnSpec(4, 4, 16, 16, 0.3, chunk=11)
 WIDE = AttnSpec(6, 2, 24, 40, 0.2)
+LATENT = MlaSpec(3, 20, 10, 6, 12, 0.25, RopeSpec("gptj", 6, 100.0))
+MIXTURES = {
+    "f32": (MoeSpec(7, 3, ffn=20), 24, "f32", True),
+    "bf16 of one": (MoeSpec(1, 1, act="gelu", ffn=33), 8, "bf16", False),
+    "f16": (MoeSpec(40, 2, ffn=65), 40, "f16", False),
+}
 
 
 def _providers(subject: Subject) -> None:
     """The kernels are taken for a quantised llama; what they do not take goes to the reference, with the reason."""
     chosen = {choice.resolution.kinds[0]: choice.resolution for choice in subject.choices(tiny_llama("q4_1", "q8_0"))}
     assert {kind for kind, one in chosen.items() if one.provider == "triton"} == KINDS
+    grouped = {choice.resolution.kinds[0]: choice.resolution for choice in subject.choices(tiny_llama("int4z_g32", "int4z_g32"))}
+    assert {kind for kind, one in grouped.items() if one.provider == "triton"} == KINDS
     plain = {choice.resolution.kinds[0]: choice.resolution for choice in subject.choices(tiny_llama())}
     assert plain["linear"].provider == "torch.reference"
-    assert ("triton", "supports", "not implemented: weights of f32 (there are q8_0, q4_0, q4_1)") in plain["linear"].rejected
+    assert ("triton", "supports", f"not implemented: weights of f32 (there are {', '.join(FORMATS)})") in plain["linear"].rejected
 
 
 def _one_graph(subject: Subject) -> None:
@@ -52,12 +69,77 @@ def _one_graph(subject: Subject) -> None:
     assert stats["replays"] == 4 and stats["graphs"] == 2
 
 
-def _against_reference(spec: AttnSpec, weights: dict[str, None], subject: Subject) -> None:
-    """What the numpy reading has not: an attention by this kernel and by core's reference, which tests of its own compare with numpy."""
+def _attention(spec: AttnSpec, weights: dict[str, None], subject: Subject) -> None:
     kv = KVSpec("full", spec.kv_heads, spec.head_dim, spec.v_head_dim)
-    bundle = op_model(attention_write(spec, kv, **weights), attention_width(spec))  # type: ignore[arg-type]
+    _against_reference("attention", op_model(attention_write(spec, kv, **weights), attention_width(spec)), subject)  # type: ignore[arg-type]
+
+
+def _mla(spec: MlaSpec, subject: Subject) -> None:
+    wide = spec.kv_lora + spec.qk_rope
+    heads = spec.q_heads * (spec.qk_nope + spec.qk_rope)
+
+    def write(b: ProgramBuilder, x: Value, p: Value) -> Value:
+        q, c_kv, k_pe = b.split(x, heads, spec.kv_lora, spec.qk_rope)
+        kv_b = b.tensor("kv_b.weight", spec.q_heads * (spec.qk_nope + spec.v_head_dim), spec.kv_lora)
+        return b.emit1("mla", q, c_kv, k_pe, p, attrs=MlaAttrs(spec), states=[b.state("s", KVSpec("latent", 1, wide))], weights={"kv_b": kv_b})
+
+    _against_reference("mla", op_model(write, heads + wide), subject)
+
+
+def _experts(spec: MoeSpec, width: int, quant: str, bias: bool, subject: Subject) -> None:
+    shapes = {"gate": (spec.ffn, width), "up": (spec.ffn, width), "down": (width, spec.ffn)}
+    names = {f"{role}.{i}.weight": quant for role in shapes for i in range(spec.experts)}
+
+    def write(b: ProgramBuilder, x: Value, p: Value) -> Value:
+        w, ids = b.emit("moe_route", x, attrs=MoeAttrs(spec), weights={"router": b.tensor("router.weight", spec.experts, width)})
+
+        def stack(role: str) -> list[Part]:
+            return [b.tensor(f"{role}.{i}.weight", *shapes[role], bias=f"{role}.{i}.bias" if bias else None) for i in range(spec.experts)]
+
+        return b.emit1("moe_experts", x, w, ids, attrs=MoeAttrs(spec), weights={role: stack(role) for role in shapes})
+
+    _against_reference("moe_experts", op_model(write, width, names), subject)
+
+
+def _group_linear(rows: int, width: int, scheme: str, subject: Subject) -> None:
+    def write(b: ProgramBuilder, x: Value, p: Value) -> Value:
+        return b.linear(x, part("a", rows))
+
+    bundle = op_model(write, width, {"a.weight": scheme})
+    run_case(write, width, {"a.weight": scheme}, subject)
+    assert {one.resolution.provider for one in subject.choices(bundle) if f" {scheme}" in one.resolution.spec} == {"triton"}
+
+
+def _deepseek(subject: Subject) -> None:
+    """Latent attention and experts in a model, against transformers in float32."""
+    from tests.torch_executor.decoder_logits import check_logits
+
+    config, _ = subject.configured(dtype="float32")
+    providers = []
+
+    def make(bundle: ModelBundle) -> Executor:
+        providers.extend(one.resolution.provider for one in subject.choices(bundle) if one.resolution.kinds[0] in ("mla", "moe_experts"))
+        return subject.executor(bundle, blocks=200, config=config)
+
+    check_logits("deepseek-v3", make)
+    assert set(providers) == {"triton"}
+
+
+def _gptq(subject: Subject) -> None:
+    """A checkpoint as it is published, through the reader."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_grouped(Path(folder), "gptq", group=64, sym=False)
+        bundle = load_model(ModelConfig(folder)).bundle
+        tensors = {ref.name: bundle.weights.get(ref) for ref in bundle.model.weights().values()}  # an executor closes the files that it has loaded from
+        _against_reference("linear", replace(bundle, weights=MemorySource({name: replace(t, data=t.data.copy()) for name, t in tensors.items()})), subject)
+
+
+def _against_reference(kind: str, bundle: ModelBundle, subject: Subject) -> None:
+    """What the numpy reading has not: an op by this kernel and by core's reference, which tests of its own compare with numpy."""
+    stored = [one.resolution for one in subject.choices(bundle) if one.resolution.kinds == (kind,) and not one.resolution.spec.endswith(" f32")]
+    assert {one.provider for one in stored} <= {"triton"} and len(stored) + (kind == "moe_experts") > 0
     found = []
-    for kernels in ([], ["attention=torch.reference"]):
+    for kernels in ([], [f"{kind}=torch.reference"]):
         config, _ = subject.configured(dtype="float32", kernel=kernels)
         driver = Driver(subject.executor(bundle, blocks=200, config=config))
         prompts = {slot: [int(x) for x in np.random.default_rng(slot).integers(3, 512, rows)] for slot, rows in ((0, 29), (3, 7))}
@@ -91,7 +173,13 @@ def checks() -> dict[str, Callable[[Subject], None]]:
     found: dict[str, Callable[[Subject], None]] = {"providers": _providers, "one graph": _one_graph, "no interpreter": _refused_on_a_cpu}
     found |= {name: partial(run_case, write, width, quants) for name, write, width, quants in _cases()}
     for name, spec, weights in (("sinks", SINKS, {"sinks": None}), ("chunks", CHUNKS, {}), ("wide v", WIDE, {})):
-        found[f"attention {name}"] = partial(_against_reference, spec, weights)
+        found[f"attention {name}"] = partial(_attention, spec, weights)
+    found["mla"] = partial(_mla, LATENT)
+    found |= {f"experts {name}": partial(_experts, *case) for name, case in MIXTURES.items()}
+    for n, k in ((33, 64), (97, 128), (1, 256)):
+        found |= {f"linear {n}x{k} {scheme}": partial(_group_linear, n, k, scheme) for scheme in FORMATS[3:] if k % int(scheme.split("_g")[1]) == 0}
+    found["gptq checkpoint"] = _gptq
+    found["deepseek-v3"] = _deepseek
     return found
 
 

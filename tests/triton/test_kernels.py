@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -13,14 +14,18 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from llmx.platform import OpSpec  # noqa: E402
-from llmx.program.attrs import ActAttrs, AttentionAttrs, AttnSpec, NormAttrs, QkvAttrs, QkvSpec, RopeSpec  # noqa: E402
+from llmx.program.attrs import ActAttrs, AttentionAttrs, AttnSpec, MlaAttrs, MlaSpec, MoeAttrs, MoeSpec, NormAttrs, QkvAttrs, QkvSpec, RopeSpec  # noqa: E402
 from llmx_triton import supports  # noqa: E402
 
 QUICK = ("providers", "no interpreter", "norm rms with a floor", "norm rms of 131", "act_mul", "linear 33x64 q4_0", "linear 33x64 q4_1", "linear 97x96 q8_0")
+QUICK += ("linear 33x64 int4z_g32", "linear 97x128 int4_g128", "linear 33x64 int8_g64", "mla", "experts f32", "experts bf16 of one", "gptq checkpoint")
 GRAPHS = ("one graph",)
 LONG = (
     *(f"norm rms of {width}" for width in (1, 7, 33, 64)),
     *(f"linear {shape} {scheme}" for shape in ("1x32", "257x160") for scheme in ("q4_0", "q4_1", "q8_0")),
+    *(f"linear {shape} {name}_g{group}" for shape in ("97x128", "1x256") for name in ("int4", "int4z", "int8") for group in (32, 64, 128)),
+    "experts f16",
+    "deepseek-v3",
     *(f"qkv {name}" for name in ("plain", "pairs, part of the head", "no rope", "norm per head")),
     *(f"attention {name}" for name in ("causal", "three heads to one", "soft cap", "window", "window over full pages", "sinks", "chunks", "wide v")),
     *(f"attention {name}" for name in ("8/1 heads of 64", "2/2 heads of 128", "4/2 heads of 80", "3/3 heads of 16")),
@@ -58,6 +63,7 @@ def test_more_shapes_equal_numpy() -> None:
 
 ROPE = RopeSpec("neox", 16, 10000.0)
 PLAIN = AttnSpec(4, 2, 16, 16, 0.25)
+LATENT = MlaSpec(16, 512, 128, 64, 128, 0.07, RopeSpec("gptj", 64, 10000.0))
 REFUSED = (
     (supports.norm, "norm", NormAttrs("layer", 1e-5), "layer norm"),
     (supports.norm, "norm", NormAttrs("rms", 1e-5, groups=2), "groups"),
@@ -68,6 +74,10 @@ REFUSED = (
     (supports.qkv_prep, "qkv_prep", QkvAttrs(QkvSpec(4, 2, 16, 16, qk_norm="full")), "norm over the full width"),
     (supports.qkv_prep, "qkv_prep", QkvAttrs(QkvSpec(4, 2, 512, 16)), "heads of 512 (up to 256)"),
     (supports.attention, "attention", AttentionAttrs(PLAIN, True), "log-sum-exp as a result"),
+    (supports.mla, "mla", MlaAttrs(LATENT, True), "log-sum-exp as a result"),
+    (supports.mla, "mla", MlaAttrs(replace(LATENT, indexer_top_k=4)), "a choice of keys by an indexer"),
+    (supports.mla, "mla", MlaAttrs(replace(LATENT, kv_lora=1024)), "latent rows of 1088 (up to 640)"),
+    (supports.moe_experts, "moe_experts", MoeAttrs(MoeSpec(8, 2, act="relu2", ffn=32)), "relu2"),
     (supports.attention, "attention", AttentionAttrs(AttnSpec(4, 2, 16, 16, 0.25, alibi=True)), "alibi"),
     (supports.attention, "attention", AttentionAttrs(AttnSpec(4, 2, 16, 16, 0.25, mask="prefix")), "the mask prefix"),
 )
@@ -82,4 +92,10 @@ def test_what_is_taken() -> None:
     assert supports.qkv_prep(OpSpec("qkv_prep", QkvAttrs(QkvSpec(4, 2, 16, 16, rope=ROPE)))) is None
     assert supports.attention(OpSpec("attention", AttentionAttrs(PLAIN), kv_dtype="f32")) is None
     assert "without pages" in str(supports.attention(OpSpec("attention", AttentionAttrs(PLAIN))))
-    assert supports.linear(OpSpec("linear", None, ("q4_1", "q8_0"))) is None and "bf16" in str(supports.linear(OpSpec("linear", None, ("q4_1", "bf16"))))
+    assert supports.mla(OpSpec("mla", MlaAttrs(LATENT))) is None
+    experts = MoeAttrs(MoeSpec(8, 2, ffn=32))
+    assert supports.moe_experts(OpSpec("moe_experts", experts, ("bf16",))) is None
+    assert "experts stored as q4_0" in str(supports.moe_experts(OpSpec("moe_experts", experts, ("q4_0",))))
+    assert "several formats (f16, f32)" in str(supports.moe_experts(OpSpec("moe_experts", experts, ("f16", "f32"))))
+    assert supports.linear(OpSpec("linear", None, ("q4_1", "int4z_g64", "q8_0"))) is None
+    assert "bf16" in str(supports.linear(OpSpec("linear", None, ("q4_1", "bf16"))))

@@ -61,8 +61,9 @@ def _seen(position, j, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.con
 @Tiles
 def _attend(  # type: ignore[no-untyped-def]
     q, k_pages, v_pages, table, starts, lengths, sinks, part, top, total, requests, blocks, scale, cap,
-    HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, V: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr,
-    CAUSAL: tl.constexpr, CAP: tl.constexpr, SINKS: tl.constexpr, SPLITS: tl.constexpr, TOKENS: tl.constexpr, KEYS: tl.constexpr,
+    HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, V: tl.constexpr, V_STEP: tl.constexpr, PAGE: tl.constexpr,
+    WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAUSAL: tl.constexpr, CAP: tl.constexpr, SINKS: tl.constexpr, SPLITS: tl.constexpr,
+    TOKENS: tl.constexpr, KEYS: tl.constexpr,
     M: tl.constexpr, BD: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     program, kv, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -94,7 +95,7 @@ def _attend(  # type: ignore[no-untyped-def]
             higher = tl.maximum(best, tl.max(scores, 1))
             safe = tl.where(higher == float("-inf"), 0.0, higher)  # a row that saw nothing yet
             shares, kept = tl.exp(scores - safe[:, None]), tl.exp(best - safe)
-            values = tl.load(v_pages + place[:, None] * V + v[None, :], mask=there[:, None] & (v < V)[None, :], other=0.0).to(tl.float32)
+            values = tl.load(v_pages + place[:, None] * V_STEP + v[None, :], mask=there[:, None] & (v < V)[None, :], other=0.0).to(tl.float32)
             weight, best = weight * kept + tl.sum(shares, 1), higher
             sums = sums * kept[:, None] + tl.dot(shares, values, input_precision="ieee")
         if SINKS and split == 0:  # one more key, which takes its share and gives nothing
@@ -132,7 +133,10 @@ def paged_attention(
     q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, table: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor,
     sinks: torch.Tensor | None, scale: float, causal: bool, window: int, chunk: int, cap: float,
 ) -> torch.Tensor:  # fmt: skip
-    """[T, H V] of q [T, H, D] over pages [blocks, block tokens, K, D or V]. window, chunk and cap: 0 without. See RowLayout for the others."""
+    """[T, H V] of q [T, H, D] over pages [blocks, block tokens, K, D or V]. window, chunk and cap: 0 without. See RowLayout for the others.
+
+    v_pages may be a part of wider rows (a slice of the last axis).
+    """
     q = q.contiguous()
     total, heads, d = q.shape
     page, kv, wide = v_pages.shape[1:]
@@ -145,7 +149,8 @@ def paged_attention(
     _attend.launch(
         (total // tokens + len(lengths) if total else 0, kv, splits), q, q, k_pages, v_pages, table, starts, lengths, q if sinks is None else sinks, part, top,
         total, len(lengths), table.shape[1], scale, cap,
-        HEADS=heads, KV=kv, D=d, V=wide, PAGE=page, WINDOW=window, CHUNK=chunk, CAUSAL=causal, CAP=cap != 0.0, SINKS=sinks is not None, SPLITS=splits,
+        HEADS=heads, KV=kv, D=d, V=wide, V_STEP=v_pages.stride(2), PAGE=page,
+        WINDOW=window, CHUNK=chunk, CAUSAL=causal, CAP=cap != 0.0, SINKS=sinks is not None, SPLITS=splits,
         TOKENS=tokens, KEYS=_KEYS, M=power_of_two(tokens * group, _ROWS), BD=power_of_two(d, 16), BV=power_of_two(wide, 16),
     )  # fmt: skip
     if not few:

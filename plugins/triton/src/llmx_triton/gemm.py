@@ -1,4 +1,4 @@
-"""linear with weights of 8 and 4 bits in blocks of 32: codes are multiplied as they are stored, and scaled block by block."""
+"""linear with weights of 8 and 4 bits: codes are multiplied as they are stored, and scaled by blocks: here of 32, in `groups` those of GPTQ and AWQ."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,12 @@ import torch
 import triton.language as tl
 
 from llmx.executor import HostTensor
+from llmx.executor.op_weights import AS_BLOCKS
 from llmx.executor.torch.kernel import Call, Spec
 from llmx.executor.torch.pages import StatePages
 from llmx.executor.torch.rows import Rows
 from llmx.executor.torch.weights import Weights
+from llmx_triton.groups import GroupPart, group_part
 from llmx_triton.launch import Tiles, power_of_two
 from llmx_triton.weightless import Kept
 
@@ -83,20 +85,28 @@ class _Part:
     zero: int
     four: bool
 
+    def times(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, N] of x [T, K]."""
+        y: torch.Tensor = product(x, self.codes, self.scales, self.mins, self.bias, self.zero, self.four)
+        return y
+
 
 class Linear(Kept):
     """The op linear: a product per Part, side by side."""
 
-    def pack(self, weights: Weights, spec: Spec, uses: tuple[str, ...]) -> list[_Part]:  # type: ignore[override]
+    def pack(self, weights: Weights, spec: Spec, uses: tuple[str, ...]) -> list[_Part | GroupPart]:  # type: ignore[override]
         """Codes, scales and offsets of each Part, apart."""
-        keys = [key for key in weights if not key.endswith(".bias")]
-        return [_packed(weights[key], weights.dense(f"{key}.bias") if f"{key}.bias" in weights else None, weights.device) for key in keys]
+        found: list[_Part | GroupPart] = []
+        for key in (key for key in weights if not key.endswith(".bias")):
+            tensor, bias = weights[key], weights.dense(f"{key}.bias") if f"{key}.bias" in weights else None
+            found.append((group_part if tensor.dtype in AS_BLOCKS else _packed)(tensor, bias, weights.device))
+        return found
 
-    def bind(self, spec: Spec, packed: list[_Part], states: tuple[StatePages, ...]) -> Call:
+    def bind(self, spec: Spec, packed: list[_Part | GroupPart], states: tuple[StatePages, ...]) -> Call:
         """The call with its weights."""
 
         def call(rows: Rows, x: torch.Tensor) -> torch.Tensor:
-            made = [product(x, one.codes, one.scales, one.mins, one.bias, one.zero, one.four) for one in packed]
+            made = [one.times(x) for one in packed]
             return made[0] if len(made) == 1 else torch.cat(made, -1)
 
         return call

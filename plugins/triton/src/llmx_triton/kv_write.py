@@ -9,7 +9,7 @@ from llmx.executor.torch.rows import Rows
 from llmx_triton.launch import Tiles, power_of_two
 from llmx_triton.weightless import Kept
 
-__all__ = ["KvWrite"]
+__all__ = ["KvWrite", "write_rows"]
 
 
 @Tiles
@@ -25,9 +25,16 @@ def _write(x, pages, places, width, BLOCK: tl.constexpr):  # type: ignore[no-unt
 @torch.library.custom_op("llmx_triton::kv_write", mutates_args=("k_pages", "v_pages"))
 def kv_write(k: torch.Tensor, v: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, places: torch.Tensor) -> None:
     """k [T, K, D] and v [T, K, V] to pages [blocks, block tokens, K, ...] at places [T]."""
-    for x, pages in ((k.contiguous(), k_pages), (v.contiguous(), v_pages)):
-        width = x[0].numel() if len(x) else 0
-        _write.launch((len(x),), x, x, pages, places, width, BLOCK=power_of_two(width))
+    write_rows(k, k_pages, places)
+    write_rows(v, v_pages, places)
+
+
+@torch.library.custom_op("llmx_triton::write_rows", mutates_args=("pages",))
+def write_rows(x: torch.Tensor, pages: torch.Tensor, places: torch.Tensor) -> None:
+    """Rows x [T, ...] to pages [blocks, block tokens, ...] at places [T]."""
+    x = x.contiguous()
+    width = x[0].numel() if len(x) else 0
+    _write.launch((len(x),), x, x, pages, places, width, BLOCK=power_of_two(width))
 
 
 class KvWrite(Kept):

@@ -23,18 +23,19 @@ def _impl(kind: str, target: str, supports: str | None) -> ImplDef:
 
 @hookimpl
 def llmx_attention_backends(config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:
-    """qkv_prep, kv_write and attention over pages."""
+    """qkv_prep, kv_write, and attention over pages of keys and values or of latent rows."""
     return [
         _impl("qkv_prep", "qkv:QkvPrep", "qkv_prep"),
         _impl("kv_write", "kv_write:KvWrite", None),
         _impl("attention", "attention:Attention", "attention"),
+        _impl("mla", "latent:Latent", "mla"),
     ]
 
 
 @hookimpl
 def llmx_gemm_kernels(config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:
-    """Products with weights of 8 and 4 bits."""
-    return [_impl("linear", "gemm:Linear", "linear")]
+    """Products with weights of 8 and 4 bits, and of the experts of a mixture."""
+    return [_impl("linear", "gemm:Linear", "linear"), _impl("moe_experts", "experts:Experts", "moe_experts")]
 
 
 @hookimpl

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from llmx.platform import OpSpec
-from llmx.program.attrs import ActAttrs, AttentionAttrs, NormAttrs, QkvAttrs, QkvSpec
+from llmx.program.attrs import ActAttrs, AttentionAttrs, MlaAttrs, MoeAttrs, NormAttrs, QkvAttrs, QkvSpec
 
-__all__ = ["ACTIVATIONS", "FORMATS", "act_mul", "attention", "linear", "norm", "qkv_prep"]
+__all__ = ["ACTIVATIONS", "DENSE", "FORMATS", "act_mul", "attention", "linear", "mla", "moe_experts", "norm", "qkv_prep"]
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
-FORMATS = ("q8_0", "q4_0", "q4_1")
+FORMATS = ("q8_0", "q4_0", "q4_1", *(f"{name}_g{group}" for name in ("int4", "int4z", "int8") for group in (32, 64, 128)))
+DENSE = ("f32", "bf16", "f16")
 _WIDEST = 16384  # elements of a row that one program holds
 _LARGEST_HEAD = 256
+_LARGEST_LATENT = 640  # elements of a page's row: DeepSeek-V3 has 576
 
 
 def _refused(*reasons: tuple[bool, str]) -> str | None:
@@ -71,6 +73,30 @@ def attention(spec: OpSpec) -> str | None:
 
 
 def linear(spec: OpSpec) -> str | None:
-    """Weights of 8 and 4 bits in blocks of 32."""
+    """Weights of 8 and 4 bits, in blocks of 32 and in groups."""
     other = [quant for quant in spec.quants if quant not in FORMATS]
     return _refused((bool(other), f"weights of {', '.join(other)} (there are {', '.join(FORMATS)})"))
+
+
+def mla(spec: OpSpec) -> str | None:
+    """Latent attention over pages."""
+    attrs: MlaAttrs = spec.attrs
+    s = attrs.spec
+    wide = s.kv_lora + s.qk_rope
+    return _refused(
+        (s.indexer_top_k is not None, "a choice of keys by an indexer"),
+        (attrs.lse, "log-sum-exp as a result"),
+        (bool(s.rope.mrope_sections), "several rows of positions"),
+        (wide > _LARGEST_LATENT, f"latent rows of {wide} (up to {_LARGEST_LATENT})"),
+    )
+
+
+def moe_experts(spec: OpSpec) -> str | None:
+    """Experts with dense weights of one format."""
+    attrs: MoeAttrs = spec.attrs
+    other = [quant for quant in spec.quants if quant not in DENSE]
+    return _refused(
+        (attrs.spec.act not in ACTIVATIONS, attrs.spec.act),
+        (bool(other), f"experts stored as {', '.join(other)} (there are {', '.join(DENSE)})"),
+        (not other and len(spec.quants) > 1, f"experts of several formats ({', '.join(spec.quants)})"),
+    )
