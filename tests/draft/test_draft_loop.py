@@ -11,7 +11,8 @@ import pytest
 from llmx.batch import KvOp, Step
 from llmx.draft.device import DeviceProposer
 from llmx.executor.base import Ticket
-from llmx.executor.draft_loop import DraftLoop, DraftRows
+from llmx.executor.draft_loop import DraftLoop
+from llmx.executor.draft_shape import DraftRows, DraftShape
 from llmx.executor.null_pages import history_hash
 from llmx.executor.null_sampling import NullModel
 from llmx.sched.drafting import Drafting
@@ -38,7 +39,7 @@ class Witness:
         self.right, self.rows, self.runs = right, 0, 0
         plan = harness.engine.kv.plan
         names = [group.need.states[0] for group in plan.groups]
-        self.loop = DraftLoop(plan, names, harness.executor.limits.max_tokens)
+        self.loop = DraftLoop(plan, DraftShape(("draft",), tuple(names), 0, 1), harness.executor.limits.max_tokens)
         self.windows = [group.need.spec.window if group.need.spec.kind == "sliding" else None for group in plan.groups]
         self.pages = [np.full((group.num_blocks, 16, 2), -1, np.int64) for group in plan.groups]
         submit, collect = harness.executor.submit, harness.executor.collect

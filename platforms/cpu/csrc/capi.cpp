@@ -83,6 +83,7 @@ LLMX_API int llmx_engine_tape(Engine* engine, const LlmxTape* tape) {
 LLMX_API int llmx_engine_draft_tape(Engine* engine, const LlmxTape* tape) {
   return guarded([&] { return checked(engine->set_draft_tape(*tape)); });
 }
+LLMX_API void llmx_engine_hidden(Engine* engine, int group, int64_t offset, int64_t width) { engine->set_hidden(group, offset, width); }
 LLMX_API int llmx_engine_draft(Engine* engine, const LlmxDraftArgs* rows) {
   return guarded([&] { return checked(engine->draft(*rows)); });
 }

@@ -281,6 +281,12 @@ void Engine::run_untimed(const LlmxOp& op, const LlmxStepArgs& args, int64_t row
       for (int64_t r = 0; r < rows; ++r) std::memcpy(out + r * op.width, x + args.head[first_head + r] * int64_t{op.width}, static_cast<size_t>(op.width) * 4);
       return;
     }
+    case LLMX_HIDDEN:
+      return run_hidden(op, args, rows);
+    case LLMX_KEEP:
+      return run_keep(op, args, rows, first_head);
+    case LLMX_GUESS:
+      return run_guess(op, rows, first_head);
     default:
       return run_rowwise(op, all);
   }

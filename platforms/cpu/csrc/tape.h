@@ -40,6 +40,9 @@ enum LlmxOpKind : int32_t {
   LLMX_COPY = 15,      // in x
   LLMX_POSITION_SCALE = 16,  // in x; w0 table; heads in mult
   LLMX_MLP = 17,       // as LLMX_LINEAR, three parts gate, up, down: y = down(act(gate) * up) + residual; i5 act kind, i6 gate rows
+  LLMX_HIDDEN = 18,    // draft tapes: rows that were kept, of the first tape or of the run before (LlmxDraftArgs.behind)
+  LLMX_KEEP = 19,      // in x: keep the rows for LLMX_HIDDEN; in the first tape token rows, which go to the blocks of their requests
+  LLMX_GUESS = 20,     // draft tapes: in x (head rows): the most likely id of each; w0 ids that columns stand for, or -1; i0 which guess of the run
 };
 
 struct LlmxOp {
@@ -90,7 +93,7 @@ namespace llmx {
 constexpr int kHeadRows = 64;
 constexpr int kMlpTiles = 4;   // tiles of rows that walk over gate and up together
 constexpr int kMlpGroups = 8;  // groups of 32 columns whose products a thread holds at most
-constexpr int kOpKinds = LLMX_MLP + 1;
+constexpr int kOpKinds = LLMX_GUESS + 1;
 
 // Memory from mmap, at 2 MB borders, with transparent huge pages asked for. Zero-filled.
 class Pages {
@@ -158,7 +161,9 @@ class Engine {
   int add_weight(WeightType from, WeightType to, bool int8, int64_t rows, int64_t cols, const uint8_t* data, int64_t row_bytes);
   int add_vector(const float* data, int64_t n);
   const char* set_tape(const LlmxTape& tape);
-  const char* set_draft_tape(const LlmxTape& tape);  // behind set_tape, before allocate
+  const char* set_draft_tape(const LlmxTape& tape);  // behind set_tape, before allocate; several: that of the first run, of the second, ...
+  // Where hidden rows of `width` floats are kept: behind the layers in the blocks of a group. Width 0, as at first: nowhere.
+  void set_hidden(int group, int64_t offset, int64_t width) { hidden_group_ = group, hidden_offset_ = offset, hidden_width_ = width; }
   const char* allocate(const LlmxGroup* groups, int n_groups, const LlmxState* states, int n_states);
   // Null, or what is wrong (a bug of the caller or a dead device). finish: sample too; otherwise `finish_step` follows.
   const char* step(const LlmxStepArgs& args, LlmxStepResult* result, bool finish);
@@ -190,8 +195,12 @@ class Engine {
   float* arena() const { return reinterpret_cast<float*>(arena_->data()); }
   float* value(int id) const { return id < 0 ? nullptr : arena() + values_[id].offset; }
   const float* vector(int id) const { return id < 0 ? nullptr : vectors_[id]; }
-  void swap_tape();
+  void swap_tape(StoredTape& other);
   const char* draft_rows(const LlmxDraftArgs& rows);
+  float* kept_row(const LlmxStepArgs& args, int request, int64_t position);
+  void run_hidden(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows);
+  void run_keep(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, int64_t first_head);
+  void run_guess(const LlmxOp& op, int64_t rows, int64_t first_head);
   const char* begin(const LlmxStepArgs& args);
   const char* kv_ops(const LlmxStepArgs& args);
   void run(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, int64_t first_head);
@@ -242,7 +251,12 @@ class Engine {
   std::unique_ptr<Pages> arena_;
   std::unique_ptr<Pages> acts_[kActTypes], mid_acts_[kActTypes];  // by ActType: a product's input, and that of the second product of an mlp
   LlmxTape shape_{};
-  StoredTape draft_;
+  std::vector<StoredTape> drafts_;
+  const LlmxDraftArgs* drafting_ = nullptr;  // the run of a draft tape at hand
+  int hidden_group_ = 0;
+  int64_t hidden_offset_ = 0, hidden_width_ = 0;
+  std::vector<float> draft_hidden_;  // rows that the last run kept, one per head row
+  int64_t draft_width_ = 0;
   SlotTable slots_;
   std::vector<int32_t> ids_, positions_, token_types_, request_of_slot_, token_request_;
   int fine_positions_ = INT32_MAX;

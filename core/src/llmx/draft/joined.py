@@ -1,4 +1,4 @@
-"""Joined: a draft model beside its target, as one bundle: a Program `draft` with States and weights of its own names."""
+"""Joined: a drafter beside its target, as one bundle: a Program `draft` with States and weights of its own names."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 
+from llmx.draft.own import OWN, OwnTensors
 from llmx.executor.bundle import ModelBundle
-from llmx.executor.draft_loop import DRAFT
+from llmx.executor.draft_shape import DRAFT
+from llmx.models.load import LoadedModel
 from llmx.program.ops import Model, Op, Part, Program, QuantKey, State, WeightRef
+from llmx.program.verify import verify
 from llmx.weights.host_tensor import HostTensor, WeightSource
 
-__all__ = ["joined"]
-
-_NAMES = f"{DRAFT}/"  # before the names of the draft's tensors, and of the modules that adapters would name
+__all__ = ["add_drafter", "joined"]
 
 
 def joined(target: ModelBundle, draft: ModelBundle) -> ModelBundle:
@@ -26,14 +27,25 @@ def joined(target: ModelBundle, draft: ModelBundle) -> ModelBundle:
     return replace(target, model=model, weights=_TwoSources(target.weights, draft.weights), digest=digest)
 
 
+def add_drafter(loaded: LoadedModel, model: Model, drafter: Model, own: OwnTensors, mask: int = -1) -> LoadedModel:
+    """The model with Programs that share its weights. model: the target's, which keeps what they read; own: tensors of those whose names begin with OWN.
+
+    Raises ModelError for tensors that do not fit, or have no place.
+    """
+    both = Model({**model.programs, **drafter.programs}, {**model.states, **drafter.states})
+    digest = hashlib.sha256(f"{loaded.bundle.digest} {own.check(both)}".encode()).hexdigest()
+    verify(both)
+    return replace(loaded, bundle=replace(loaded.bundle, model=both, weights=_TwoSources(loaded.bundle.weights, own), digest=digest, draft_mask=mask))
+
+
 def _op(op: Op) -> Op:
     weights = {role: tuple(_part(part) for part in parts) for role, parts in op.weights.items()}
     return replace(op, weights=weights, states=tuple(f"{DRAFT}.{name}" for name in op.states))
 
 
 def _part(part: Part) -> Part:
-    bias = None if part.bias is None else replace(part.bias, name=_NAMES + part.bias.name)
-    return replace(part, target=_NAMES + part.target, weight=replace(part.weight, name=_NAMES + part.weight.name), bias=bias)
+    bias = None if part.bias is None else replace(part.bias, name=OWN + part.bias.name)
+    return replace(part, target=OWN + part.target, weight=replace(part.weight, name=OWN + part.weight.name), bias=bias)
 
 
 class _TwoSources:
@@ -43,11 +55,11 @@ class _TwoSources:
         self._target, self._draft = target, draft
 
     def _of(self, name: str) -> tuple[WeightSource, str]:
-        return (self._draft, name.removeprefix(_NAMES)) if name.startswith(_NAMES) else (self._target, name)
+        return (self._draft, name.removeprefix(OWN)) if name.startswith(OWN) else (self._target, name)
 
     def names(self) -> Iterable[str]:
         """All names."""
-        return [*self._target.names(), *(_NAMES + name for name in self._draft.names())]
+        return [*self._target.names(), *(OWN + name for name in self._draft.names())]
 
     def shape(self, name: str) -> tuple[int, ...]:
         """As stored."""

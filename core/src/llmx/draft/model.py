@@ -19,19 +19,22 @@ from llmx.models.load import LoadedModel, ModelSummary, load_model
 from llmx.models.registry import ModelRegistry
 from llmx.tokens.tokenizer import Tokenizer
 
-__all__ = ["DraftModel"]
+__all__ = ["DraftModel", "ParallelDraftModel"]
 
 _KINDS = ("full", "sliding")  # what its pages may be: rejected guesses leave nothing behind in these
 
 
 class DraftModel:
-    """settings: model, revision, quantization, draft_tensor_parallel_size, which mean what they mean in vLLM. Raises ConfigError."""
+    """settings: model, revision, quantization, draft_tensor_parallel_size, parallel_drafting, which mean what they mean in vLLM. Raises ConfigError."""
+
+    _masked = False  # whether all guesses are made in one run, whatever the settings say
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         model = text(settings, "model")
         if model is None:
             raise _error("model is missing: name the draft model, a smaller one of the same vocabulary: a folder, a .gguf file or org/name")
         whole_number(settings, "draft_tensor_parallel_size", 1, 1)
+        self._parallel = self._masked or settings.get("parallel_drafting") is True
         self._model, self._revision, self._quantization = model, text(settings, "revision"), text(settings, "quantization")
 
     def join(self, loaded: LoadedModel, config: EngineConfig, registry: ModelRegistry) -> LoadedModel:
@@ -50,11 +53,32 @@ class DraftModel:
         warnings = [*loaded.warnings, *(f"draft model: {warning}" for warning in draft.warnings)]
         if draft.summary.context_length < loaded.summary.max_model_len:
             warnings.append(f"draft model: {draft.summary.name} was made for {draft.summary.context_length} tokens: behind them it will guess badly")
-        return replace(loaded, bundle=joined(loaded.bundle, draft.bundle), warnings=tuple(warnings))
+        bundle = joined(loaded.bundle, draft.bundle)
+        return replace(loaded, bundle=replace(bundle, draft_mask=_mask_of(draft) if self._parallel else -1), warnings=tuple(warnings))
 
     def begin(self, tokens: Sequence[int], *, private: bool) -> DeviceProposer:
         """Every request has its own pages."""
         return DeviceProposer(tokens)
+
+
+class ParallelDraftModel(DraftModel):
+    """PARD: a draft model that was trained to guess all tokens in one run; a token of its own stands for those that are not known yet.
+
+    Source: An et al., "PARD: Accelerating LLM Inference with Low-Cost PARallel Draft Model Adaptation" (2025).
+    """
+
+    _masked = True
+
+
+def _mask_of(draft: LoadedModel) -> int:
+    """The token that stands for one that is not known yet."""
+    for name in ("pard_token", "ptd_token_id"):
+        token = draft.hf_config.get(name)
+        if isinstance(token, int) and not isinstance(token, bool) and 0 <= token < draft.summary.vocab_size:
+            return token
+        if token is not None:
+            raise _error(f"{draft.summary.name} has {name} {token!r} in its config.json: it must be one of its {draft.summary.vocab_size} ids")
+    raise _error(f"{draft.summary.name} was not trained for parallel drafting: its config.json has no pard_token: take method draft_model without it")
 
 
 def _check_vocabulary(target: ModelSummary, draft: ModelSummary) -> None:

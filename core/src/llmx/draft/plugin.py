@@ -10,16 +10,18 @@ from llmx.hooks.types import DrafterDef
 __all__ = ["CoreDrafters"]
 
 _MODEL_SETTINGS = ("model", "revision", "quantization", "draft_tensor_parallel_size")
+_HEAD_SETTINGS = ("model", "revision", "draft_tensor_parallel_size")
 
 
 class CoreDrafters:
-    """The plugin that brings prompt lookup, suffix drafting and draft models."""
+    """The plugin that brings prompt lookup, suffix drafting, draft models and heads on the model's own rows."""
 
     @hookimpl
     def llmx_drafters(self) -> list[DrafterDef]:
-        """ngram, suffix and draft_model."""
+        """Every method of docs/drafting.md."""
         return [
             DrafterDef("ngram", "llmx.draft.ngram:NgramDrafter", NGRAM_SETTINGS),
             DrafterDef("suffix", "llmx.draft.suffix:SuffixDrafter", SUFFIX_SETTINGS, num_tokens=16),
             DrafterDef("draft_model", "llmx.draft.model:DraftModel", _MODEL_SETTINGS, num_tokens=4),
+            DrafterDef("eagle", "llmx.draft.eagle:EagleDrafter", _HEAD_SETTINGS, num_tokens=4),
         ]

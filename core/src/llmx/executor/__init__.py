@@ -7,7 +7,9 @@ from llmx.batch import Encode, Joined, KvOp, PromptLogprobs, Status, Step, StepO
 from llmx.executor.adapters import AdapterPart
 from llmx.executor.base import Control, Executor, Late, Limits, Progress, Reply, Ticket
 from llmx.executor.bundle import ModelBundle
-from llmx.executor.draft_loop import DRAFT, DraftLoop, DraftRows
+from llmx.executor.draft_loop import DraftLoop
+from llmx.executor.draft_run import DraftRun
+from llmx.executor.draft_shape import DRAFT, HIDDEN, KEPT, DraftRows, DraftShape, draft_shape, hidden_bytes, hidden_group
 from llmx.kv.spec import BLOCK_TOKENS, GroupNeed, GroupPlan, KVPlan, KVSpec
 from llmx.sample.params_rows import SamplingRow
 from llmx.weights.host_tensor import BLOCK_BYTES, HostTensor, WeightSource
@@ -16,10 +18,14 @@ __all__ = [
     "BLOCK_BYTES",
     "BLOCK_TOKENS",
     "DRAFT",
+    "HIDDEN",
+    "KEPT",
     "AdapterPart",
     "Control",
     "DraftLoop",
     "DraftRows",
+    "DraftRun",
+    "DraftShape",
     "Encode",
     "Executor",
     "GroupNeed",
@@ -42,4 +48,7 @@ __all__ = [
     "Ticket",
     "Want",
     "WeightSource",
+    "draft_shape",
+    "hidden_bytes",
+    "hidden_group",
 ]

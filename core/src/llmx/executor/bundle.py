@@ -15,6 +15,7 @@ class ModelBundle:
     """A model's Programs and where its weights are.
 
     digest: of names, shapes, types and the first and last 4 KiB of each tensor; part of the numerics hash.
+    draft_mask: of a drafter that guesses several tokens in one run, the token that stands for those before it; -1: none.
     """
 
     name: str
@@ -24,3 +25,4 @@ class ModelBundle:
     vocab_size: int
     max_model_len: int
     digest: str = ""
+    draft_mask: int = -1

@@ -3,36 +3,23 @@
 The Program reads what the request's tokens are and keeps pages of its own, in the blocks that the request has anyway. The loop knows how far these
 pages are filled: a block that comes from the prefix cache may be filled or not, and rejected guesses leave rows that are written again. So the
 Program may be left out of steps, and catches up when guesses are wanted again. Nothing here can change an answer.
+
+A Program that reads hidden rows has at position p the model's row of p and the token behind it, p + 1 (docs/adr/0021-hidden-rows.md). Rows of guesses read
+what the Program itself gave in the run before, so they are computed again with the model's own row once that is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
 import numpy as np
 
 from llmx.batch import KvOp, Step, StepOutput
+from llmx.executor.draft_shape import DraftRows, DraftShape, Forward
 from llmx.kv.spec import KVPlan
 
-__all__ = ["DRAFT", "DraftLoop", "DraftRows"]
-
-DRAFT = "draft"  # name of the Program; names of its States begin with it and a dot
-
-
-@dataclass(frozen=True, slots=True)
-class DraftRows:
-    """Rows of one run of the Program. slot, q, start: i32 [N]; tokens: i32 [T]; head: i32 [R], token rows whose next token is wanted."""
-
-    slot: np.ndarray
-    q: np.ndarray
-    start: np.ndarray
-    tokens: np.ndarray
-    head: np.ndarray
-
-
-Forward = Callable[[DraftRows], np.ndarray]  # -> i32 [R]: the most likely next token of each head row
+__all__ = ["DraftLoop"]
 
 
 @dataclass(slots=True)
@@ -47,20 +34,23 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Turn:
-    """One slot's part in a step: rows first .. end - 1, and the sample that gets its guesses (-1: its prompt goes on)."""
+    """One slot's part in a step: rows first .. end - 1, and the sample that gets its guesses (-1: its prompt goes on). masks: rows behind, of guesses."""
 
     slot: int
     kept: _Kept
     first: int
     end: int
     sample: int
+    masks: int = 0
 
 
 class DraftLoop:
-    """The drafts of one executor. `change` sees every step, before its pages change; `draft` closes it. states: of the Program, by name."""
+    """The drafts of one executor. `change` sees every step, before its pages change; `draft` closes it. shape.states: at least one."""
 
-    def __init__(self, plan: KVPlan, states: Sequence[str], max_tokens: int) -> None:
+    def __init__(self, plan: KVPlan, shape: DraftShape, max_tokens: int) -> None:
         self._max_tokens, self._max_len = max_tokens, plan.max_model_len
+        self._shift, self._mask = int(shape.hidden > 0), shape.mask
+        states = shape.states
         groups = [index for index, group in enumerate(plan.groups) if set(group.need.states) & set(states)]
         self._block = plan.groups[groups[0]].need.block_tokens if groups else 1
         length = -(-plan.max_model_len // self._block) + 1
@@ -131,16 +121,23 @@ class DraftLoop:
         for slot, q, start in zip(step.slot.tolist(), step.q.tolist(), step.start.tolist(), strict=True):
             kept, sample = self._kept[slot], -1 if slot in self._forked else samples.get(slot, -1)
             self._sync(slot, kept)
-            end = len(kept.tokens) if sample >= 0 else min(start + q, len(kept.tokens) - 1)
+            end = len(kept.tokens) - self._shift if sample >= 0 else min(start + q, len(kept.tokens) - 1)
             first = min(kept.valid, end - 1)
             if kept.valid >= end and sample < 0:
                 continue
             if end - first > room:
                 end, sample = first + room, -1
             if end > first and self._has(slot, first, end):
-                turns.append(_Turn(slot, kept, first, end, sample))
-                room -= end - first
+                masks = self._masks(slot, end, min(step.draft_k - 1, room - (end - first))) if sample >= 0 and self._mask >= 0 else 0
+                turns.append(_Turn(slot, kept, first, end, sample, masks))
+                room -= end - first + masks
         return turns
+
+    def _masks(self, slot: int, end: int, most: int) -> int:
+        """For how many rows behind the last token there are places."""
+        while most > 0 and not self._has(slot, end, end + most):
+            most -= 1
+        return max(most, 0)
 
     def _sync(self, slot: int, kept: _Kept) -> None:
         """How far the pages are filled with what the request's tokens are now."""
@@ -184,15 +181,16 @@ class DraftLoop:
         if not turns:
             return
         guessing = [turn for turn in turns if turn.sample >= 0]
-        tokens = [token for turn in turns for token in turn.kept.tokens[turn.first : turn.end]]
-        q = np.array([turn.end - turn.first for turn in turns], np.int32)
-        last = np.cumsum(q) - 1
-        head = last[[turn.sample >= 0 for turn in turns]].astype(np.int32)
-        first = np.array([turn.first for turn in turns], np.int32)
-        given = forward(DraftRows(np.array([turn.slot for turn in turns], np.int32), q, first, np.array(tokens, np.int32), head))
+        given = forward(self._rows(turns)).reshape(-1)
         for turn in turns:
             turn.kept.valid = turn.end
             self._mark(turn.slot, turn.first, turn.end)
+        if self._mask >= 0:
+            first = 0
+            for turn in guessing:
+                drafts[turn.sample, : 1 + turn.masks] = given[first : first + 1 + turn.masks]
+                first += 1 + turn.masks
+            return
         for at in range(drafts.shape[1]):
             for turn, token in zip(guessing, given.tolist(), strict=True):
                 drafts[turn.sample, at] = token
@@ -202,9 +200,21 @@ class DraftLoop:
             given, guessing = given[on], [turn for turn, goes in zip(guessing, on, strict=True) if goes]
             if not guessing:
                 break
-            for turn, token in zip(guessing, given.tolist(), strict=True):
+            for turn, token in zip(guessing, given.tolist(), strict=True) if not self._shift else ():
                 turn.kept.ahead.append(token)
-            one = np.ones(len(guessing), np.int32)
+            one, behind = np.ones(len(guessing), np.int32), np.flatnonzero(on).astype(np.int32)
             starts = np.array([turn.end + at for turn in guessing], np.int32)
             slots = np.array([turn.slot for turn in guessing], np.int32)
-            given = forward(DraftRows(slots, one, starts, given.astype(np.int32), np.arange(len(guessing), dtype=np.int32)))
+            given = forward(DraftRows(slots, one, starts, given.astype(np.int32), np.arange(len(guessing), dtype=np.int32), behind, at + 1)).reshape(-1)
+
+    def _rows(self, turns: list[_Turn]) -> DraftRows:
+        """What the pages lack, and the rows of masks behind."""
+        shift, tokens, head = self._shift, list[int](), list[int]()
+        for turn in turns:
+            tokens += turn.kept.tokens[turn.first + shift : turn.end + shift]
+            if turn.sample >= 0:
+                head += range(len(tokens) - 1, len(tokens) + turn.masks)
+            tokens += [self._mask] * turn.masks
+        slots, starts = (np.array(column, np.int32) for column in zip(*((turn.slot, turn.first) for turn in turns), strict=True))
+        q = np.array([turn.end - turn.first + turn.masks for turn in turns], np.int32)
+        return DraftRows(slots, q, starts, np.array(tokens, np.int32), np.array(head, np.int32), np.full(len(tokens), -1, np.int32))

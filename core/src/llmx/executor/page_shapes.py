@@ -9,6 +9,7 @@ import numpy as np
 
 from llmx.batch import KvOp
 from llmx.errors import PlatformError, ProgramError
+from llmx.executor.draft_shape import hidden_bytes, hidden_group
 from llmx.kv.spec import BLOCK_TOKENS, GroupNeed, KVSpec
 from llmx.program.ops import Model, State
 
@@ -29,14 +30,14 @@ def page_shapes(spec: KVSpec) -> tuple[tuple[int, ...], ...]:
 
 
 def group_needs(model: Model, page_type: str) -> list[GroupNeed]:
-    """One need per distinct KVSpec, in order of first use. Recurrent States are float32 whatever the pages are."""
+    """One need per distinct KVSpec, in order of first use. Recurrent States are float32 whatever the pages are, and so are rows kept for a drafter."""
     groups: dict[KVSpec, list[State]] = {}
     for state in model.states.values():
         groups.setdefault(state.spec, []).append(state)
-    needs = []
-    for spec, states in groups.items():
+    needs, kept = [], hidden_group(groups)
+    for index, (spec, states) in enumerate(groups.items()):
         tokens, dtype = (1, "f32") if spec.kind == "state" else (BLOCK_TOKENS, page_type)
-        size = sum(map(prod, page_shapes(spec))) * PAGE_BYTES[dtype] * tokens * len(states)
+        size = sum(map(prod, page_shapes(spec))) * PAGE_BYTES[dtype] * tokens * len(states) + (hidden_bytes(model) if index == kept else 0)
         needs.append(GroupNeed(spec, tuple(s.name for s in states), tokens, size, dtype, layer_major=True))
     return needs
 

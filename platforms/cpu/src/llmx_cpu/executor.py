@@ -12,7 +12,6 @@ from llmx.config import EngineConfig
 from llmx.errors import PlatformError, ProgramError
 from llmx.executor import (
     BLOCK_TOKENS,
-    DRAFT,
     AdapterPart,
     Control,
     GroupNeed,
@@ -26,6 +25,9 @@ from llmx.executor import (
     Step,
     StepOutput,
     Ticket,
+    draft_shape,
+    hidden_bytes,
+    hidden_group,
 )
 from llmx.hooks import DeviceCaps
 from llmx.platform.plan import Plan
@@ -60,6 +62,7 @@ class NativeExecutor:
         self._flying: StepCall | None = None
         self._drafts: NativeDraft | None = None
         self._groups = _groups(bundle)
+        self._shape, self._draft_tapes = draft_shape(bundle.model, bundle.draft_mask), list[BuiltTape]()
         self._pooled, self._typed = _pooled(bundle)
         busy = ("host_busy",) if self._threads >= usable_cpus() else ()
         self.limits = Limits(
@@ -102,17 +105,25 @@ class NativeExecutor:
         self._tape = lowered("main")
         self._matrices = packer.matrices
         call("llmx_engine_tape", engine, C.addressof(self._tape.struct))
-        if DRAFT in model.programs:
-            self._drafts = NativeDraft(engine, lowered(DRAFT))
+        for program in self._shape.programs if self._shape else ():
+            self._draft_tapes.append(lowered(program))
+            call("llmx_engine_draft_tape", engine, C.addressof(self._draft_tapes[-1].struct))
         self._bundle.weights.close()
         progress("weights", 1.0)
 
     def kv_needs(self) -> list[GroupNeed]:
         """One need per distinct KVSpec, in order of first use."""
+        sizes = self._group_bytes()
+        if self._groups:
+            sizes[hidden_group(self._groups)] += hidden_bytes(self._bundle.model)  # behind the layers
         return [
-            GroupNeed(spec, tuple(s.name for s in states), BLOCK_TOKENS, self._layer_bytes(spec) * len(states), self._page_type)
-            for spec, states in self._groups.items()
+            GroupNeed(spec, tuple(s.name for s in states), BLOCK_TOKENS, size, self._page_type)
+            for (spec, states), size in zip(self._groups.items(), sizes, strict=True)
         ]
+
+    def _group_bytes(self) -> list[int]:
+        """Bytes of a block of each group: its layers."""
+        return [self._layer_bytes(spec) * len(states) for spec, states in self._groups.items()]
 
     def _record(self, spec: KVSpec, group: int, layer: int) -> Any:
         return StateRecord(group, _PAGE_TYPES[self._page_type], spec.kv_heads, spec.head_dim, spec.v_head_dim, 0, layer)
@@ -136,8 +147,8 @@ class NativeExecutor:
             size = f"{plan.total_bytes / 2**20:.0f} MiB"
             remedy = "lower --kv-cache-memory-bytes, or raise the process's memory limit"
             raise PlatformError(f"{size} of KV cache cannot be allocated ({error}): {remedy}") from error
-        if self._drafts is not None:
-            self._drafts.allocate(plan, self._bundle, self.limits.max_tokens)
+        if self._shape is not None:
+            self._drafts = NativeDraft(self._need_engine(), self._draft_tapes, self._shape, plan, self._group_bytes(), self.limits.max_tokens)
         if self._prefault:  # a page of zeros has no memory of its own until it is written
             for index, to in enumerate(groups):
                 C.memset(library().llmx_engine_pages(self._need_engine(), index), 0, to.block_bytes * to.num_blocks)

@@ -96,7 +96,7 @@ Tape: Any = _struct(
     "ops,values,parts:p n_ops,n_values,n_parts,logits:i arena_floats:l max_tokens,max_requests,vocab,act_mult,act_width,head_width:i",
 )
 LoraRecord: Any = _struct("LoraRecord", "part,rank,a_type,b_type:i a,b,magnitude:p scale:f pad:i")
-DraftArgs: Any = _struct("DraftArgs", "n,t,r,pad:i slot,q,start,tokens,head,next:p")
+DraftArgs: Any = _struct("DraftArgs", "n,t,r,run,guesses,pad:i slot,q,start,tokens,head,behind,next:p")
 
 _SIGNATURES: dict[str, tuple[Any, str]] = {
     "llmx_version": (C.c_int, ""),
@@ -112,6 +112,7 @@ _SIGNATURES: dict[str, tuple[Any, str]] = {
     "llmx_engine_lora": (C.c_int, "pipi"),
     "llmx_engine_draft_tape": (C.c_int, "pp"),
     "llmx_engine_draft": (C.c_int, "pp"),
+    "llmx_engine_hidden": (None, "pill"),
     "llmx_kv_layer_bytes": (C.c_int64, "p"),
     "llmx_engine_kv": (C.c_int, "ppipi"),
     "llmx_engine_step": (C.c_int, "pppi"),

@@ -17,7 +17,7 @@ from llmx.executor.adapters import AdapterPart
 from llmx.executor.base import Control, Late, Limits, Progress, Reply, Ticket
 from llmx.executor.bound import BoundOps, BoundProgram, kinds_using
 from llmx.executor.bundle import ModelBundle
-from llmx.executor.draft_loop import DRAFT
+from llmx.executor.draft_shape import draft_shape
 from llmx.executor.drawing import Drawing
 from llmx.executor.op_weights import weight_refs
 from llmx.executor.page_shapes import group_needs
@@ -79,6 +79,7 @@ class TorchExecutor:
         self._packed: list[_Packed] = []
         self._bound: BoundProgram | None = None
         self._drafts: TorchDraft | None = None
+        self._shape = draft_shape(bundle.model, bundle.draft_mask)
         self._buckets: Buckets | None = None
         self._lora, self._linears = config.lora.on, list[AdaptedLinear]()
         self._adapters: set[int] = set()  # LoRA slots that hold one
@@ -101,8 +102,9 @@ class TorchExecutor:
     def load(self, plan: Plan, progress: Progress) -> None:
         """Pack the weights for the kernels that the plan chose. Raises ModelError, ProgramError, PlatformError."""
         programs = self._bundle.model.programs
-        if "main" not in programs or not programs.keys() <= {"main", DRAFT}:
-            raise ProgramError(f"model {self._bundle.name!r} has the programs {', '.join(programs)}; the torch executor runs 'main' and '{DRAFT}'")
+        known = {"main", *(self._shape.programs if self._shape else ())}
+        if "main" not in programs or not programs.keys() <= known:
+            raise ProgramError(f"model {self._bundle.name!r} has the programs {', '.join(programs)}; the torch executor runs 'main' and a drafter's")
         main, facts = programs["main"], dict(plan.facts)
         if not {"logits", "pooled"} & main.outputs().keys() or "head" not in main.inputs:
             have = f"inputs {', '.join(main.inputs)}, results {', '.join(main.outputs()) or 'none'}"
@@ -138,16 +140,15 @@ class TorchExecutor:
         for one in self._packed:
             call = one.kernel.bind(one.spec, one.weights, tuple(states[name] for name in one.states))
             found, program = one.choice.resolution, model.programs[one.choice.program]
-            if self._lora and found.kinds == ("linear",) and program.name != DRAFT:
+            if self._lora and found.kinds == ("linear",) and program.name == "main":
                 call = AdaptedLinear(call, program.ops[one.choice.first], self._device)
                 self._linears.append(call)
             ops = BoundOps.of(program, one.choice.first, len(found.kinds), call, found.provider, "graph_safe" in found.tags)
             bound[one.choice.program].append(ops)
         self._bound = BoundProgram(model.programs["main"], bound["main"])
-        if DRAFT in bound:
-            own = [state.name for state in model.states.values() if state.owner == DRAFT]
-            program, drafter = model.programs[DRAFT], BoundProgram(model.programs[DRAFT], bound[DRAFT])
-            self._drafts = TorchDraft(program, drafter, own, plan, self._slots, self._device, self.limits.max_tokens)
+        if self._shape is not None:
+            drafters = [(model.programs[name], BoundProgram(model.programs[name], bound[name])) for name in self._shape.programs]
+            self._drafts = TorchDraft(drafters, self._shape, plan, self._slots, self._device, self.limits.max_tokens)
         self._block_tokens = tuple(group.need.block_tokens for group in plan.groups)
         self._sleeper.hold((one.weights for one in self._packed), (tensor for state in states.values() for tensor in state.tensors))
 
@@ -184,6 +185,9 @@ class TorchExecutor:
             raise PlatformError(f"step {step.seq} has requests that use the LoRA slots {sorted(missing)}, which hold no adapter")
         rows = Rows(requests, self._device, {"T": step.num_tokens, "N": step.num_requests, "R": len(step.head)}, self._block_tokens)
         self._flight = flight = _Flight(step, requests, rows, self._forward(step, rows, slots), 0)
+        if self._drafts is not None and flight.values:
+            assert self._bound is not None
+            self._drafts.keep(requests, self._bound.results(flight.values))
         flight.forward_ns = perf_counter_ns() - began
         if not step.late:
             self._finish(flight, Late())

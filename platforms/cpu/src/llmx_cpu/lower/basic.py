@@ -5,11 +5,15 @@ from __future__ import annotations
 from math import prod
 
 from llmx.errors import ProgramError
+from llmx.executor import HIDDEN, KEPT
 from llmx.program.attrs import NormAttrs
 from llmx.program.ops import Op, Value
 from llmx_cpu.lower.builder import TapeBuilder, row_width, rows_symbol, size
 
-__all__ = ["act", "act_mul", "binary", "concat", "copy_view", "embed", "linear", "norm", "output", "pos_embed", "rows", "softmax", "split", "unary"]
+__all__ = [
+    *("act", "act_mul", "binary", "concat", "copy_view", "embed", "hidden_input"),
+    *("linear", "norm", "output", "pos_embed", "rows", "softmax", "split", "unary"),
+]
 
 ACTS = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu", "tanh", "sigmoid")  # csrc/rowwise.h
 NORMS = ("rms", "layer", "l2")
@@ -155,6 +159,18 @@ def copy_view(b: TapeBuilder, op: Op) -> None:
     b.alias(op.outs[0], _x(op))
 
 
+def hidden_input(b: TapeBuilder, value: Value) -> None:
+    """The input `hidden` of a drafter: rows that were kept."""
+    b.emit("hidden", rows_symbol(value), row_width(value), [], [b.define(value)])
+
+
 def output(b: TapeBuilder, op: Op) -> None:
-    """A named result: no record."""
-    b.read(_x(op))
+    """A named result. Rows for a drafter are kept; a drafter's logits become guesses; for others there is no record."""
+    x, name = _x(op), op.attrs.name
+    if name == KEPT or (b.drafts and name == HIDDEN):
+        b.emit("keep", rows_symbol(x), row_width(x), [b.read(x)], [])
+    elif b.drafts:
+        ids = b.weights.vector(op.weights["ids"][0].weight) if "ids" in op.weights else -1
+        b.emit("guess", rows_symbol(x), row_width(x), [b.read(x)], [], w=[ids], i=[int(name.removeprefix("logits").lstrip(".") or 0)])
+    else:
+        b.read(x)

@@ -21,7 +21,7 @@ HEAD_ROWS = 64  # csrc/tape.h
 KINDS = {
     name: i
     for i, name in enumerate(
-        "embed linear norm act act_mul binary unary softmax qkv rope kv_write attention rows split concat copy position_scale mlp".split()
+        "embed linear norm act act_mul binary unary softmax qkv rope kv_write attention rows split concat copy position_scale mlp hidden keep guess".split()
     )
 }
 
@@ -76,13 +76,14 @@ class BuiltTape:
 
 @dataclass(slots=True)
 class TapeBuilder:
-    """Records so far. max_positions: rows of position tables."""
+    """Records so far. max_positions: rows of position tables. drafts: the Program is a drafter's, whose results are guesses and hidden rows."""
 
     weights: Weights
     states: dict[str, int]  # state name -> index of its record
     inputs: dict[int, str]  # value id -> input name
     max_positions: int
     uses: dict[int, int]  # value id -> ops that read it
+    drafts: bool = False
     records: list[dict[str, Any]] = field(default_factory=list)
     parts: list[tuple[int, int, int]] = field(default_factory=list)
     targets: list[str] = field(default_factory=list)

@@ -8,8 +8,10 @@ from importlib import import_module
 from typing import Any
 
 from llmx.errors import PlatformError, ProgramError
+from llmx.executor import HIDDEN
 from llmx.platform.plan import KernelChoice
 from llmx.program.ops import Op, Program, State
+from llmx_cpu.lower.basic import hidden_input
 from llmx_cpu.lower.builder import BuiltTape, TapeBuilder, Weights, rows_symbol
 
 __all__ = ["ABI", "lower"]
@@ -34,7 +36,9 @@ def lower(
     """
     uses = Counter(v.id for op in program.ops for v in op.ins if v is not None)
     inputs = {v.id: name for name, v in program.inputs.items()}
-    builder = TapeBuilder(weights, {s.name: i for i, s in enumerate(states)}, inputs, max_positions, uses)
+    builder = TapeBuilder(weights, {s.name: i for i, s in enumerate(states)}, inputs, max_positions, uses, program.name != "main")
+    if HIDDEN in program.inputs:
+        hidden_input(builder, program.inputs[HIDDEN])
     token_rows: list[tuple[Any, tuple[Op, ...]]] = []
     head_rows: list[tuple[Any, tuple[Op, ...]]] = []
     covered = 0

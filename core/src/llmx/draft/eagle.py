@@ -1,0 +1,106 @@
+"""EagleDrafter: a small decoder that reads the model's own rows and so guesses the next ones.
+
+Source: Li et al., "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty" (2024). At position p it reads the row that the model's head reads at p
+and the embedding of the token behind it; what it gives stands for the model's row at p + 1, to which the model's own head is put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from llmx.config import EngineConfig
+from llmx.draft.device import DeviceProposer
+from llmx.draft.joined import add_drafter
+from llmx.draft.own import OWN, OwnTensors
+from llmx.draft.settings import whole_number
+from llmx.draft.target import Target
+from llmx.errors import ConfigError, ModelError
+from llmx.executor.draft_shape import DRAFT, HIDDEN
+from llmx.models.decoder import DecoderConfig, attention_block, mlp_block, read_decoder
+from llmx.models.load import LoadedModel
+from llmx.models.registry import ModelRegistry, TensorLayout
+from llmx.program.builder import ModelBuilder, ProgramBuilder, R, T, part
+from llmx.program.ops import Value
+
+__all__ = ["EagleDrafter", "own_or_shared"]
+
+
+class EagleDrafter:
+    """settings: model, revision, draft_tensor_parallel_size, which mean what they mean in vLLM. Raises ConfigError."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        whole_number(settings, "draft_tensor_parallel_size", 1, 1)
+
+    def join(self, loaded: LoadedModel, config: EngineConfig, registry: ModelRegistry) -> LoadedModel:
+        """The model with the head beside it. Raises ModelError for files that are wrong, ConfigError where the two do not fit."""
+        target, own = Target.of(loaded), OwnTensors(self._settings, config, "EAGLE")
+        c = _read(own)
+        if (c.hidden, c.vocab) != (target.hidden, target.vocab):
+            theirs, ours = f"hidden_size {c.hidden} and vocab_size {c.vocab}", f"{target.hidden} and {target.vocab}"
+            raise ConfigError(
+                f"speculative_config: {own.path} has {theirs}, {target.name} has {ours}: an EAGLE head belongs to one model: take the one made for it",
+                field="speculative_config",
+            )
+        model = ModelBuilder(lambda name: own.quant(name))
+        b = model.program(DRAFT)
+        _write(b, c, target, own, loaded)
+        return add_drafter(loaded, target.keeping(loaded.bundle.model), model.build(), own)
+
+    def begin(self, tokens: Sequence[int], *, private: bool) -> DeviceProposer:
+        """Every request has its own pages."""
+        return DeviceProposer(tokens)
+
+
+def _read(own: OwnTensors) -> DecoderConfig:
+    try:
+        biases = {f"{name}_bias": own.has(f"layers.0.self_attn.{name[0]}_proj.bias") for name in ("qkv", "o")}
+        return replace(read_decoder(own.config), **biases)  # type: ignore[arg-type]  # they are flags
+    except ModelError as error:
+        raise error if error.path else ModelError(str(error), path=own.path) from error
+
+
+def own_or_shared(own: OwnTensors, name: str, loaded: LoadedModel, theirs: str) -> bool:
+    """Whether the checkpoint has a tensor of its own that is not the model's, byte by byte."""
+    if not own.has(name):
+        return False
+    refs = [ref for ref in loaded.bundle.model.weights().values() if ref.name == theirs and not ref.transforms]
+    if refs and refs[0].quant == own.quant(name) and refs[0].shape == own.shape(name):
+        from llmx.program.ops import WeightRef
+
+        mine = own.get(WeightRef(name, refs[0].shape, refs[0].quant))
+        if (loaded.bundle.weights.get(refs[0]).data == mine.data).all():
+            own.ignore(name)
+            return False
+    return True
+
+
+def _write(b: ProgramBuilder, c: DecoderConfig, target: Target, own: OwnTensors, loaded: LoadedModel) -> None:
+    ids, positions, head = b.input("ids"), b.input("positions"), b.input("head", (R,))
+    hidden = b.input(HIDDEN, (T, target.hidden), "act")
+    if own_or_shared(own, "embed_tokens.weight", loaded, "model.embed_tokens.weight"):
+        embedded = b.embed(ids, f"{OWN}embed_tokens", c.vocab, c.hidden)
+    else:
+        embedded = target.embed(b, ids)
+    x = b.linear(b.concat(embedded, hidden), part(f"{OWN}fc", c.hidden, bias=own.has("fc.bias")))
+    x = _layers(b, x, positions, c, own)
+    rows = b.rows(x, head)
+    b.output(HIDDEN, rows)
+    if own_or_shared(own, "lm_head.weight", loaded, "lm_head.weight"):
+        b.output("logits", b.linear(rows, part(f"{OWN}lm_head", c.vocab, "vocab")))
+    else:
+        b.output("logits", target.head(b, rows))
+
+
+def _layers(b: ProgramBuilder, x: Value, positions: Value, c: DecoderConfig, own: OwnTensors) -> Value:
+    """Plain layers; the first one reads what `fc` gives as it is."""
+    for layer in range(c.layers):
+        name, first = f"{OWN}layers.{layer}", f"layers.{layer}.input_layernorm"
+        with b.region(DRAFT, layer, "attn"):
+            y = b.norm(x, f"{OWN}{first}", c.eps) if layer or own.has(f"{first}.weight") else x
+            x = b.add(x, attention_block(b, y, positions, c, layer, f"{name}.self_attn", TensorLayout(), f"{DRAFT}.layers.{layer}.attn"))
+        with b.region(DRAFT, layer, "mlp"):
+            x = b.add(x, mlp_block(b, b.norm(x, f"{name}.post_attention_layernorm", c.eps), c.ffn, c.act, f"{name}.mlp", c.mlp_bias))
+    return x

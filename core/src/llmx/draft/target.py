@@ -1,0 +1,97 @@
+"""Target: what a drafter reads and shares of the model that it drafts for, told from that model's main Program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from llmx.errors import ConfigError
+from llmx.executor.draft_shape import KEPT, hidden_group
+from llmx.models.load import LoadedModel
+from llmx.program.attrs import OutputAttrs
+from llmx.program.builder import ProgramBuilder
+from llmx.program.ops import Model, Op, Program, Region, Value
+
+__all__ = ["Target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """name: of the model; hidden: width of its rows; vocab: ids of its head. Made by `of`."""
+
+    name: str
+    hidden: int
+    vocab: int
+    program: Program
+    _embed: Op
+    _head: Op
+    _last: Value  # the rows that the head reads, of all tokens
+
+    @classmethod
+    def of(cls, loaded: LoadedModel) -> Target:
+        """Raises ConfigError for a model whose main Program has no embedding of ids, head rows or head."""
+        main, name = loaded.bundle.model.programs["main"], loaded.summary.name
+        ids = main.inputs.get("ids")
+        embed = next((op for op in main.ops if op.kind == "embed" and op.ins[0] == ids), None)
+        rows = next((op for op in main.ops if op.kind == "rows"), None)
+        head = next((op for op in reversed(main.ops) if op.kind == "linear"), None)
+        if embed is None or rows is None or head is None or rows.ins[0] is None or hidden_group(s.spec for s in loaded.bundle.model.states.values()) < 0:
+            raise _error(f"{name} has no embedding, head rows, head or pages that a drafter could share: take ngram or suffix")
+        width, vocab = rows.ins[0].shape[-1], head.outs[0].shape[-1]
+        assert isinstance(width, int) and isinstance(vocab, int)
+        return cls(name, width, vocab, main, embed, head, rows.ins[0])
+
+    @property
+    def embed_width(self) -> int:
+        """Floats of a row of its embedding."""
+        width = self._embed.outs[0].shape[-1]
+        assert isinstance(width, int)
+        return width
+
+    def embed(self, b: ProgramBuilder, ids: Value) -> Value:
+        """Its embedding of ids, in another Program."""
+        return b.emit1("embed", ids, attrs=self._embed.attrs, weights=self._embed.weights)
+
+    def head(self, b: ProgramBuilder, x: Value) -> Value:
+        """Its head's product. What may follow it there (a factor, a cap) changes no order, so it is left out."""
+        return b.emit1("linear", x, attrs=self._head.attrs, weights=self._head.weights)
+
+    def keeping(self, model: Model, layers: Sequence[int] = (), fuse: Callable[[ProgramBuilder, list[Value]], Value] | None = None) -> Model:
+        """The Model whose main Program keeps rows for a drafter: those that the head reads, or what `fuse` makes of the inputs of `layers`.
+
+        Raises ConfigError for a layer that is not there.
+        """
+        if fuse is None:
+            kept = [Op("output", (self._last,), (), OutputAttrs(KEPT), region=Region("model", 0, ""))]
+        else:
+            b = _Behind(self.program, model)
+            fused = fuse(b, [self._input_of(layer) for layer in layers])
+            b.output(KEPT, fused)
+            kept = b.added()
+        return replace(model, programs={**model.programs, "main": replace(self.program, ops=(*self.program.ops, *kept))})
+
+    def _input_of(self, layer: int) -> Value:
+        """The rows that a layer begins with: what its first op reads."""
+        for op in self.program.ops:
+            if op.region.block == "layer" and op.region.index == layer and op.ins[0] is not None:
+                return op.ins[0]
+        raise _error(f"the drafter reads the rows before layer {layer}, which {self.name} does not have")
+
+
+class _Behind(ProgramBuilder):
+    """Writes ops behind those of a finished Program."""
+
+    def __init__(self, program: Program, model: Model) -> None:
+        from llmx.program.builder import ModelBuilder
+
+        quants = {ref.name: ref.quant for ref in model.weights().values()}
+        super().__init__(program.name, ModelBuilder(quants.__getitem__))
+        self._next = 1 + max(v.id for op in program.ops for v in (*op.outs, *(v for v in op.ins if v is not None)))
+
+    def added(self) -> list[Op]:
+        """What was written."""
+        return list(self._ops)
+
+
+def _error(why: str) -> ConfigError:
+    return ConfigError(f"speculative_config: {why}", field="speculative_config")
