@@ -13,7 +13,7 @@ from llmx.errors import PlatformError
 from llmx.hooks.devices import CompilerBackend, DeviceAllocator, GraphBackend
 from llmx.hooks.probing import emulated, torch_build
 from llmx.hooks.specs import hookimpl
-from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, PlatformInfo
+from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, ImplDef, PlatformInfo
 from llmx.platform.torch_runtime import load_torch
 
 __all__ = ["Accelerator", "AcceleratorPlatform"]
@@ -29,7 +29,7 @@ class Accelerator:
 
     device_type: its name in torch. build: the name in torch's version file that says whether torch was built for it. features: capabilities that
     every such device has with such a torch, beside those that are asked of the device (bf16, streams). kernels: the import name of a package
-    with kernels for it.
+    with kernels for it. libraries: kernels of optional libraries.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Accelerator:
     build: str
     kernels: str = ""
     features: frozenset[str] = frozenset()
+    libraries: tuple[ImplDef, ...] = ()
 
 
 class AcceleratorPlatform:
@@ -91,6 +92,11 @@ class AcceleratorPlatform:
     def llmx_device_runtime(self, config: EngineConfig) -> str:
         """The torch device."""
         return self.device(config)
+
+    @hookimpl
+    def llmx_op_kernels(self, config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:
+        """What optional libraries compute."""
+        return list(self.kind.libraries)
 
     @hookimpl
     def llmx_graph_backend(self, config: EngineConfig, caps: DeviceCaps) -> GraphBackend | None:

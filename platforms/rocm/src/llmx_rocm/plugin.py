@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmx.platform.accelerator import Accelerator, AcceleratorPlatform
+from llmx.platform.libraries import library_impls
 
 __all__ = ["PLATFORM"]
 
@@ -15,5 +16,6 @@ PLATFORM = AcceleratorPlatform(
         build="hip",
         kernels="llmx_triton",
         features=frozenset({"graph.capture", "graph.piecewise", "collectives.int64"}),
+        libraries=library_impls("aiter", "aiter", "llmx_rocm.aiter_kernels", activations=("silu", "gelu", "gelu_tanh")),
     )
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmx.platform.accelerator import Accelerator, AcceleratorPlatform
+from llmx.platform.libraries import library_impls
 
 __all__ = ["PLATFORM"]
 
@@ -15,5 +16,6 @@ PLATFORM = AcceleratorPlatform(
         build="xpu",
         kernels="llmx_triton",
         features=frozenset({"graph.capture", "graph.piecewise"}),
+        libraries=library_impls("vllm_xpu_kernels", "vllm-xpu-kernels", "llmx_xpu.sycl_kernels", activations=("silu", "gelu", "gelu_tanh")),
     )
 )

@@ -1,0 +1,64 @@
+"""Kernels that an optional library brings: which ops a platform offers through it, and what each takes. Imports neither torch nor the library.
+
+The kernels themselves are adapters (llmx.executor.torch.library) that the platform gives the library's functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from importlib.util import find_spec
+
+from llmx.hooks.types import ImplDef
+from llmx.platform.plan import OpSpec
+from llmx.program.attrs import ActAttrs, AttentionAttrs, NormAttrs
+
+__all__ = ["library_impls"]
+
+_HEADS = (64, 128, 256)
+
+
+def library_impls(library: str, provider: str, package: str, *, activations: Iterable[str] = (), attention: bool = False) -> tuple[ImplDef, ...]:
+    """ImplDefs of norm, act_mul and, where it is asked for, attention. library: its import name. package: the platform's module with the objects
+    NORM, ACT_MUL and ATTENTION; it is imported when one is chosen."""
+    found = [("norm", "NORM", partial(_norm, library)), ("act_mul", "ACT_MUL", partial(_act_mul, library, tuple(activations)))]
+    if attention:
+        found.append(("attention", "ATTENTION", partial(_attention, library)))
+    return tuple(
+        ImplDef((kind,), provider, "torch/1", f"{package}:{target}", 40, frozenset({"kernels.tiles"}), frozenset({"deterministic"}), supports)
+        for kind, target, supports in found
+    )
+
+
+def _refused(library: str, spec: OpSpec, *reasons: tuple[bool, str]) -> str | None:
+    if find_spec(library) is None:
+        return f"the package {library} is not installed"
+    if spec.dtype == "f32":
+        return "values are float32 (--dtype float32); it computes in bfloat16"
+    found = [reason for applies, reason in reasons if applies]
+    return f"not implemented: {', '.join(found)}" if found else None
+
+
+def _norm(library: str, spec: OpSpec) -> str | None:
+    """rms with a weight over the whole row."""
+    a: NormAttrs = spec.attrs
+    return _refused(
+        library, spec, (a.kind != "rms", f"{a.kind} norm"), (a.groups != 1, "groups"), (a.gated, "a gate"), (a.eps_floor, "a floor"),
+        (a.offset != 0.0, "1 + weight"), (not spec.rows, "a norm without a weight"),
+    )  # fmt: skip
+
+
+def _act_mul(library: str, activations: tuple[str, ...], spec: OpSpec) -> str | None:
+    a: ActAttrs = spec.attrs
+    return _refused(library, spec, (a.kind not in activations, a.kind), (bool(a.sparsity), "sparsity"))
+
+
+def _attention(library: str, spec: OpSpec) -> str | None:
+    """Causal attention over pages of bfloat16."""
+    attrs: AttentionAttrs = spec.attrs
+    s = attrs.spec
+    return _refused(
+        library, spec, (spec.kv_dtype != "bf16", f"pages of {spec.kv_dtype or 'nothing'}"), (s.mask != "causal", f"the mask {s.mask}"), (s.alibi, "alibi"),
+        (s.sinks, "sinks"), (s.cross, "cross attention"), (s.chunk is not None, "chunks"), (s.relative_buckets is not None, "relative position bias"),
+        (attrs.lse, "log-sum-exp as a result"), (s.head_dim != s.v_head_dim or s.head_dim not in _HEADS, f"heads of {s.head_dim} and {s.v_head_dim}"),
+    )  # fmt: skip
