@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from llmx_llguidance import backend as llguidance_backend
 
 from llmx.structured import GrammarSpec, TokenTable, mask_words
+from llmx_llguidance import backend as llguidance_backend
 
 
 def test_the_masks_of_a_large_step_are_those_of_its_rows(tiny_table: TokenTable) -> None:
