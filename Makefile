@@ -43,8 +43,10 @@ setup: $(VENV)/.ready  ## .venv with llmx and a 135M model (no torch, no GPU)
 serve: $(VENV)/.ready  ## serve the model; ARGS="--port 9000" passes options
 	@exec $(VENV)/bin/llmx serve $(ARGS)
 
-test: $(TEST)/.ready lint  ## lint and tests; T=tests/kv runs a part
-	@$(TEST)/bin/python -m pytest -q -m "not slow" --durations=10 $(T)
+# one process per processor, each with whole files of tests, so that what a file sets up is made once
+WORKERS ?= $(shell nproc)
+test: $(TEST)/.ready lint  ## lint and tests; T=tests/kv runs a part, WORKERS=1 one after the other
+	@$(TEST)/bin/python -m pytest -q -m "not slow" --durations=10 $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS) --dist loadfile) $(T)
 
 PART_server := server pooling cli e2e packaging
 PART_platforms := cpu platforms conformance

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from llmx.answers.reasoning_formats import ReasoningFormat
-from llmx.answers.tool_formats import ToolFormat
 from llmx.config import EngineConfig
 from llmx.hooks.devices import CompilerBackend, DeviceAllocator, GraphBackend
 from llmx.hooks.records import RequestObserver, StatLogger, StepObserver
@@ -34,6 +32,8 @@ from llmx.hooks.types import (
 )
 
 if TYPE_CHECKING:  # the command line resolves options without the executors, and without numpy
+    from llmx.answers.reasoning_formats import ReasoningFormat
+    from llmx.answers.tool_formats import ToolFormat
     from llmx.executor.base import Executor
     from llmx.executor.bundle import ModelBundle
 
