@@ -1,6 +1,6 @@
 """Trains a small EAGLE head on SmolLM2-135M and measures what it gives: minutes on two CPU cores.
 
-    python -m benchmarks.eagle_train DIR [--answers 160] [--new 160] [--epochs 6] [--layers 1] [--tokens 4] [--threads 2]
+    python -m benchmarks.eagle_train DIR [--answers 96] [--new 128] [--epochs 6] [--layers 1] [--tokens 4] [--threads 2]
 
 The text is what the model itself answers, greedily and at temperature 0.8, to questions put together from SUBJECTS and QUESTIONS below; the head learns to
 say what the model would say next from the model's own rows (taken from its weights in bfloat16, in float32). Tokens that no answer has are left out of the
@@ -106,7 +106,7 @@ def train(model: Any, texts: Sequence[list[int]], layers: int, epochs: int, batc
             nn.utils.clip_grad_norm_(head.parameters(), 1.0)
             optimizer.step()
             schedule.step()
-            losses.append(float(loss))
+            losses.append(loss.item())
         print(f"epoch {epoch + 1}: loss {sum(losses) / len(losses):.3f}, {monotonic() - began:.0f} s", flush=True)
     return head
 
@@ -161,15 +161,19 @@ def measure(folder: Path, tokens: int, new: int, threads: int) -> tuple[float, s
 
 
 def main() -> None:
-    """Train, save, measure."""
+    """Train, save, measure. Answers are kept in the folder for the next time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    for name, default in (("answers", 160), ("new", 160), ("epochs", 6), ("layers", 1), ("tokens", 4), ("threads", 2)):
+    for name, default in (("answers", 96), ("new", 128), ("epochs", 6), ("layers", 1), ("tokens", 4), ("threads", 2)):
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     began = monotonic()
-    texts = answers(asked.answers, asked.new, asked.threads)
+    kept = asked.folder / f"answers-{asked.answers}-{asked.new}.json"
+    if not kept.exists():
+        asked.folder.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(answers(asked.answers, asked.new, asked.threads)))
+    texts = json.loads(kept.read_text())
     print(f"{len(texts)} answers, {sum(map(len, texts))} tokens, {monotonic() - began:.0f} s", flush=True)
     model = transformers.AutoModelForCausalLM.from_pretrained(make_model("bf16", asked.folder), dtype=torch.float32)
     head = train(model, texts, asked.layers, asked.epochs)

@@ -34,7 +34,10 @@ class DraftModel:
         if model is None:
             raise _error("model is missing: name the draft model, a smaller one of the same vocabulary: a folder, a .gguf file or org/name")
         whole_number(settings, "draft_tensor_parallel_size", 1, 1)
-        self._parallel = self._masked or settings.get("parallel_drafting") is True
+        parallel = settings.get("parallel_drafting", False)
+        if not isinstance(parallel, bool):
+            raise _error(f"parallel_drafting is {parallel!r}: it must be true or false")
+        self._parallel = self._masked or parallel
         self._model, self._revision, self._quantization = model, text(settings, "revision"), text(settings, "quantization")
 
     def join(self, loaded: LoadedModel, config: EngineConfig, registry: ModelRegistry) -> LoadedModel:

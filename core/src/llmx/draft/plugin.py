@@ -10,6 +10,7 @@ from llmx.hooks.types import DrafterDef
 __all__ = ["CoreDrafters"]
 
 _MODEL_SETTINGS = ("model", "revision", "quantization", "draft_tensor_parallel_size")
+_CUSTOM = ("model",)
 _HEAD_SETTINGS = ("model", "revision", "draft_tensor_parallel_size")
 
 
@@ -22,6 +23,9 @@ class CoreDrafters:
         return [
             DrafterDef("ngram", "llmx.draft.ngram:NgramDrafter", NGRAM_SETTINGS),
             DrafterDef("suffix", "llmx.draft.suffix:SuffixDrafter", SUFFIX_SETTINGS, num_tokens=16),
-            DrafterDef("draft_model", "llmx.draft.model:DraftModel", _MODEL_SETTINGS, num_tokens=4),
+            DrafterDef("draft_model", "llmx.draft.model:DraftModel", (*_MODEL_SETTINGS, "parallel_drafting"), num_tokens=4),
+            DrafterDef("pard", "llmx.draft.model:ParallelDraftModel", _MODEL_SETTINGS, num_tokens=8),
             DrafterDef("eagle", "llmx.draft.eagle:EagleDrafter", _HEAD_SETTINGS, num_tokens=4),
+            DrafterDef("medusa", "llmx.draft.medusa:MedusaDrafter", _HEAD_SETTINGS, num_tokens=4),
+            DrafterDef("custom_class", "llmx.draft.custom:custom_drafter", _CUSTOM, num_tokens=8),
         ]
