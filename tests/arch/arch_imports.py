@@ -17,6 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "llmx.config", "llmx.options", "llmx.foreign_options", "llmx.option_values", "llmx.model_entries", "llmx.kv.spec",
         "llmx.structured_params", "llmx.sampling_params", "llmx.pooling_params", "llmx.hooks.types",
+        "llmx.hooks.collectives",
     ),
     ("llmx.program", "llmx.sample.params_rows", "llmx.request", "llmx.obs"),
     ("llmx.answers", "llmx.batch", "llmx.sample", "llmx.weights"),

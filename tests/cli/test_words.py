@@ -106,7 +106,7 @@ def test_variables_that_cannot_be_meant(variable: str, value: str, says: str, ll
 def test_a_file_may_not_hold_unknown_or_doubled_names(tmp_path: Path, llmx: Callable[..., Ran]) -> None:
     file = tmp_path / "llmx.yaml"
     for text, says in (
-        ("tensor_parallel_size: 4\n", "start one server per device"),
+        ("pipeline_parallel_size: 4\n", "start one server per device"),
         ("max_num_sex: 4\n", "'max_num_seqs'"),
         ("memory_fraction: 0.3\ngpu-memory-utilization: 0.4\n", "given twice"),
     ):

@@ -85,8 +85,8 @@ def test_what_is_wrong_is_named() -> None:
             await _all(engine, {"prompt": "a", "multi_modal_data": {"image": 1}}, _params())
 
     _with_engine(use, max_logprobs=2)
-    with pytest.raises(ConfigError, match="--tensor-parallel-size is 2: "):
-        AsyncEngineArgs(tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match="--pipeline-parallel-size is 2: "):
+        AsyncEngineArgs(pipeline_parallel_size=2)
 
 
 def test_a_start_that_fails_raises_at_the_first_use() -> None:

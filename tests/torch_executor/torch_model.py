@@ -20,6 +20,7 @@ from llmx.executor.torch.executor import TorchExecutor
 from llmx.executor.torch.pages import Pages
 from llmx.executor.torch.rows import Rows
 from llmx.executor.torch.weights import Weights, WeightStore
+from llmx.hooks.collectives import Communicator
 from llmx.hooks.loader import load_target
 from llmx.platform.kernels import KernelResolver, op_spec
 from llmx.platform.plan import Plan
@@ -40,11 +41,13 @@ def config_for(max_tokens: int = 256, seqs: int = 40, dtype: str = "float32", kv
     )  # fmt: skip
 
 
-def torch_executor(bundle: ModelBundle, config: EngineConfig | None = None, blocks: int = 800) -> TorchExecutor:
-    """A loaded executor with pages, its kernels chosen by core's resolver."""
+def torch_executor(bundle: ModelBundle, config: EngineConfig | None = None, blocks: int = 800, communicator: Communicator | None = None) -> TorchExecutor:
+    """A loaded executor with pages, its kernels chosen by core's resolver. communicator: of one rank among several."""
     config = config or config_for()
     caps = device_caps("cpu", 1)
     executor = TorchExecutor(config, caps, bundle, "cpu")
+    if communicator is not None:
+        executor.connect(communicator)
     resolver = KernelResolver(reference_kernels(), caps, abis=executor.limits.abis)
     choices = [c for program in bundle.model.programs.values() for c in resolver.resolve(program, kv_dtype="f32", dtype="f32")]
     executor.load(Plan("torch", "test", (), {}, bundle.digest, (), tuple(choices)), lambda what, fraction: None)

@@ -70,12 +70,17 @@ class PlatformConfig:
 
     name: str | None = None
     device: str | None = None
-    threads: int | None = None
+    threads: int | None = None  # of all ranks together
+    tensor_parallel_size: int = 1  # ranks that share every layer of the model, each a process
     kernels: tuple[tuple[str, tuple[str, ...]], ...] = ()
     disabled: tuple[str, ...] = ()  # providers that may not be used
     allow_plugins: tuple[str, ...] = ()  # empty: all
     deny_plugins: tuple[str, ...] = ()
     options: tuple[tuple[str, str], ...] = ()  # platform variables (LLMX_<PLATFORM>_*), as read by resolve
+
+    def rank_threads(self, usable: int) -> int:
+        """Threads of one rank: its part of `threads`, or of the usable processors where that is not set; at least 1."""
+        return max(1, (self.threads or usable) // self.tensor_parallel_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,6 @@ FOREIGN: tuple[ForeignOption, ...] = (
     ForeignOption("enable_chunked_prefill", "bool", ("true",), "prompts are cut into chunks of --max-num-batched-tokens: raise that above the longest prompt"),
     ForeignOption("async_scheduling", "bool", ("false",), "steps are scheduled one after the other: leave it out"),
     ForeignOption("stream_interval", "text", ("1",), "every token is streamed as it comes: leave it out"),
-    ForeignOption("tensor_parallel_size", "text", ("1",), _ONE_DEVICE, "-tp"),
     ForeignOption("pipeline_parallel_size", "text", ("1",), _ONE_DEVICE, "-pp"),
     ForeignOption("data_parallel_size", "text", ("1",), _ONE_DEVICE, "-dp"),
     ForeignOption("decode_context_parallel_size", "text", ("1",), _ONE_DEVICE, "-dcp"),

@@ -132,6 +132,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("platform", "platform.name", "str", "platform to use; found by itself when only one is present"),
     Option("device", "platform.device", "str", "device of the platform"),
     Option("threads", "platform.threads", "int", "compute threads; all usable processors by default"),
+    Option(
+        "tensor_parallel_size",
+        "platform.tensor_parallel_size",
+        "int",
+        "ranks that share every layer, each a process with its part of the threads (docs/distributed.md)",
+        short="-tp",
+    ),
     Option("kernel", "platform.kernels", "list", "KIND=PROVIDER[,PROVIDER]: providers of an op kind in the order wanted; one alone is forced"),
     Option("disable_kernel", "platform.disabled", "list", "provider that may not be used"),
     Option("allow_plugin", "platform.allow_plugins", "list", "GROUP:NAME that may be loaded; by default all"),

@@ -280,6 +280,7 @@ def _check(config: EngineConfig, labels: Mapping[str, str]) -> None:
         ("scheduler.recovery_timeout_s", config.scheduler.recovery_timeout_s, 0, None),
         ("scheduler.step_timeout_s", config.scheduler.step_timeout_s, 0, None),
         ("platform.threads", config.platform.threads, 1, 1024),
+        ("platform.tensor_parallel_size", config.platform.tensor_parallel_size, 1, 64),
         ("draft.num_tokens", config.draft.num_tokens, 1, 16),
         ("lora.max_loras", config.lora.max_loras, 1, 256),
         ("lora.max_rank", config.lora.max_rank, 1, 512),

@@ -73,6 +73,7 @@ LLMX_API int llmx_engine_weight(Engine* engine, int from, int to, int int8, int6
     return engine->add_weight(source, target, int8 != 0, rows, cols, data, row_bytes);
   });
 }
+LLMX_API void llmx_engine_communicator(Engine* engine, llmx::Communicator* one) { engine->set_communicator(one); }
 LLMX_API void llmx_engine_fine_positions(Engine* engine, int n) { engine->set_fine_positions(n); }
 LLMX_API int llmx_engine_vector(Engine* engine, const float* data, int64_t n) {
   return guarded([&] { return engine->add_vector(data, n); });

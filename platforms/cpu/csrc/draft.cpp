@@ -78,14 +78,10 @@ const char* Engine::draft_rows(const LlmxDraftArgs& rows) {
   for (int r = 0; r < rows.r; ++r) {
     if (rows.head[r] < 0 || rows.head[r] >= rows.t) return "a head row names a draft row that does not exist";
   }
-  for (const LlmxOp& op : ops_) {
-    if (op.rows == 0) run(op, args, args.t, 0);
-  }
+  if (const char* wrong = run_all(args, 0, args.t, 0)) return wrong;
   for (int b = 0; b < rows.r; b += kHeadRows) {
     const int m = std::min(kHeadRows, rows.r - b);
-    for (const LlmxOp& op : ops_) {
-      if (op.rows == 1) run(op, args, m, b);
-    }
+    if (const char* wrong = run_all(args, 1, m, b)) return wrong;
   }
   return nullptr;
 }

@@ -93,9 +93,7 @@ const char* Engine::step(const LlmxStepArgs& args, LlmxStepResult* result, bool 
   const int64_t start = now_us();
   if (const char* wrong = begin(args)) return wrong;
   if (args.t) {
-    for (const LlmxOp& op : ops_) {
-      if (op.rows == 0) run(op, args, args.t, 0);
-    }
+    if (const char* wrong = run_all(args, 0, args.t, 0)) return wrong;
   }
   result->t_us[0] = now_us() - start;
   result->t_us[1] = result->t_us[2] = 0;
@@ -107,9 +105,7 @@ const char* Engine::head_logits(const LlmxStepArgs& args, int begin, int end, fl
   FloatMode mode;
   for (int b = begin; b < end; b += kHeadRows) {
     const int m = std::min(kHeadRows, end - b);
-    for (const LlmxOp& op : ops_) {
-      if (op.rows == 1) run(op, args, m, b);
-    }
+    if (const char* wrong = run_all(args, 1, m, b)) return wrong;
     const int64_t width = shape_.head_width ? shape_.head_width : shape_.vocab;
     std::memcpy(out + (b - begin) * width, value(shape_.logits), static_cast<size_t>(m * width) * 4);
   }
@@ -139,11 +135,7 @@ const char* Engine::finish_step(const LlmxStepArgs& args, LlmxStepResult* result
   for (int b = 0; b < args.r && !wrong; b += kHeadRows) {
     const int end = std::min(args.r, b + kHeadRows);
     const int64_t head_start = now_us();
-    if (!logits) {
-      for (const LlmxOp& op : ops_) {
-        if (op.rows == 1) run(op, args, end - b, b);
-      }
-    }
+    if (!logits && (wrong = run_all(args, 1, end - b, b))) break;
     head_us += now_us() - head_start;
     const float* rows = logits ? logits + static_cast<int64_t>(b) * shape_.vocab : value(shape_.logits);
     wrong = score_block(sampling, rows, b, end);

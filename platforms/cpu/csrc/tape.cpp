@@ -175,6 +175,31 @@ void Engine::run_rowwise(const LlmxOp& op, int64_t rows) {
   }
 }
 
+void Engine::run_collective(const LlmxOp& op, int64_t rows) {
+  if (!communicator_ || communicator_->size() != op.i[1]) {
+    failed_ = "the Program is one of several ranks' share, and the executor is not connected to as many";
+    return;
+  }
+  const float* x = value(op.in[0]);
+  const int64_t width = values_[op.in[0]].width;
+  if (op.i[0] == 0) {
+    failed_ = communicator_->all_reduce(x, value(op.out[0]), rows * width, &pool_);
+  } else {
+    failed_ = communicator_->all_gather(reinterpret_cast<const uint8_t*>(x), reinterpret_cast<uint8_t*>(value(op.out[0])), rows, width * 4, &pool_);
+  }
+}
+
+// All ops over token rows (on_head 0), or over a block of head rows (1). Null, or why a collective could not be done.
+const char* Engine::run_all(const LlmxStepArgs& args, int on_head, int64_t rows, int64_t first_head) {
+  failed_ = nullptr;
+  for (const LlmxOp& op : ops_) {
+    if (op.rows != on_head) continue;
+    run(op, args, rows, first_head);
+    if (failed_) return failed_;
+  }
+  return nullptr;
+}
+
 void Engine::run_qkv(const LlmxOp& op, int64_t rows) {
   QkvArgs a{};
   a.x = value(op.in[0]);
@@ -275,6 +300,8 @@ void Engine::run_untimed(const LlmxOp& op, const LlmxStepArgs& args, int64_t row
       return run_kv_write(op, args);
     case LLMX_ATTENTION:
       return run_attention(op, args);
+    case LLMX_COLLECTIVE:
+      return run_collective(op, all);
     case LLMX_ROWS: {
       const float* x = value(op.in[0]);
       float* out = value(op.out[0]);

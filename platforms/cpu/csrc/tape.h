@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "collective.h"
 #include "draft.h"
 #include "linear.h"
 #include "lora.h"
@@ -43,6 +44,7 @@ enum LlmxOpKind : int32_t {
   LLMX_HIDDEN = 18,    // draft tapes: rows that were kept, of the first tape or of the run before (LlmxDraftArgs.behind)
   LLMX_KEEP = 19,      // in x: keep the rows for LLMX_HIDDEN; in the first tape token rows, which go to the blocks of their requests
   LLMX_GUESS = 20,     // draft tapes: in x (head rows): the most likely id of each; w0 ids that columns stand for, or -1; i0 which guess of the run
+  LLMX_COLLECTIVE = 21,  // in x; i0 0: the sum of all ranks' rows, 1: their rows side by side; i1 ranks
 };
 
 struct LlmxOp {
@@ -93,7 +95,7 @@ namespace llmx {
 constexpr int kHeadRows = 64;
 constexpr int kMlpTiles = 4;   // tiles of rows that walk over gate and up together
 constexpr int kMlpGroups = 8;  // groups of 32 columns whose products a thread holds at most
-constexpr int kOpKinds = LLMX_GUESS + 1;
+constexpr int kOpKinds = LLMX_COLLECTIVE + 1;
 
 // Memory from mmap, at 2 MB borders, with transparent huge pages asked for. Zero-filled.
 class Pages {
@@ -184,6 +186,7 @@ class Engine {
   const int64_t* op_ns() const { return op_ns_; }  // time spent so far in the ops of each kind
   void linear(const LlmxPart* parts, int n, const LinearInput& input, float* y, int64_t ldy, const float* residual,
               const std::vector<LoraUse>* uses = nullptr, int first = 0);
+  void set_communicator(Communicator* one) { communicator_ = one; }  // of one rank among several; it must outlive the engine
   // Rows of positions below n get int16 inputs to quantised weights where these are i16, later ones int8.
   void set_fine_positions(int n) { fine_positions_ = n; }
   void set_fine_rows(const uint8_t* rows, int mult) { fine_rows_ = rows, fine_mult_ = mult; }
@@ -206,6 +209,8 @@ class Engine {
   void run(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, int64_t first_head);
   void run_untimed(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, int64_t first_head);
   void run_rowwise(const LlmxOp& op, int64_t rows);
+  void run_collective(const LlmxOp& op, int64_t rows);
+  const char* run_all(const LlmxStepArgs& args, int on_head, int64_t rows, int64_t first_head);
   void run_attention(const LlmxOp& op, const LlmxStepArgs& args);
   void run_kv_write(const LlmxOp& op, const LlmxStepArgs& args);
   void run_qkv(const LlmxOp& op, int64_t rows);
@@ -251,6 +256,8 @@ class Engine {
   std::unique_ptr<Pages> arena_;
   std::unique_ptr<Pages> acts_[kActTypes], mid_acts_[kActTypes];  // by ActType: a product's input, and that of the second product of an mlp
   LlmxTape shape_{};
+  Communicator* communicator_ = nullptr;
+  const char* failed_ = nullptr;  // why a collective of this step could not be done
   std::vector<StoredTape> drafts_;
   const LlmxDraftArgs* drafting_ = nullptr;  // the run of a draft tape at hand
   int hidden_group_ = 0;

@@ -12,6 +12,7 @@ from llmx.config import Change, EngineConfig
 from llmx.errors import ConfigError, PlatformError
 from llmx.executor.base import Executor
 from llmx.executor.bundle import ModelBundle
+from llmx.hooks.collectives import Communicator, ProcessGroup
 from llmx.hooks.devices import DeviceParts
 from llmx.hooks.types import DeviceCaps, ImplDef
 from llmx.platform.caps import check_caps
@@ -59,6 +60,18 @@ class ChosenPlatform:
         optional = (hook.llmx_graph_backend, hook.llmx_compiler, hook.llmx_allocator)
         parts = DeviceParts(*(one(config=config, caps=caps) for one in optional))
         return torch_executor(config, caps, bundle, device, parts), reference_kernels()
+
+    def process_group(self, config: EngineConfig, caps: DeviceCaps, size: int) -> ProcessGroup:
+        """Where `size` ranks meet. Raises PlatformError for a platform whose ranks cannot."""
+        group: ProcessGroup | None = self.manager.hook.llmx_process_group(config=config, caps=caps, size=size)
+        if group is None:
+            raise PlatformError(f"platform {self.name!r} has no collectives (llmx_process_group): leave tensor_parallel_size out, or take --platform cpu")
+        return group
+
+    def communicator(self, config: EngineConfig, caps: DeviceCaps, group: ProcessGroup) -> Communicator:
+        """This rank's end of a group; it comes back when all ranks are there."""
+        found: Communicator = self._required(self.manager.hook.llmx_communicator(config=config, caps=caps, group=group), "llmx_communicator")
+        return found
 
     def kernels(self, config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:
         """Every implementation that is offered for its ops, by the platform and by kernel providers."""

@@ -27,6 +27,7 @@ from llmx.engine.memory import available_bytes, file_bytes, spare_bytes
 from llmx.engine.messages import EngineInfo, Headers
 from llmx.engine.pooling import with_whole_prompts
 from llmx.engine.processors import processors_from
+from llmx.engine.ranks import check_ranks, share_of, with_ranks
 from llmx.engine.step_watch import watch_steps
 from llmx.engine.warm_up import measure
 from llmx.errors import ConfigError, PlatformError
@@ -65,10 +66,11 @@ class Prepared:
     plan: Plan
     warnings: list[str]
     drafter: ChosenDrafter | None
+    platform: ChosenPlatform
 
 
-def prepare(config: EngineConfig, user_set: Iterable[str] = (), on_headers: OnHeaders | None = None) -> Prepared:
-    """Choose platform and kernels for the configured model. on_headers: told of its headers as soon as they are read.
+def prepare(config: EngineConfig, user_set: Iterable[str] = (), on_headers: OnHeaders | None = None, rank: int = 0) -> Prepared:
+    """Choose platform and kernels for the configured model. on_headers: told of its headers as soon as they are read. rank: whose share of it.
 
     Raises ConfigError, ModelError, PlatformError, PluginError.
     """
@@ -86,11 +88,13 @@ def prepare(config: EngineConfig, user_set: Iterable[str] = (), on_headers: OnHe
     if drafter is not None:
         loaded = with_programs(drafter, loaded, config, registry_from(manager))
     config = with_whole_prompts(config, loaded.pooling, loaded.summary.max_model_len, set(user_set))
+    loaded = share_of(loaded, config.platform.tensor_parallel_size, rank)
     executor, kernels = platform.executor(config, caps, loaded.bundle)
     check_device(drafter, executor.limits, selection.name)
+    check_ranks(config, executor, selection.name)
     choices = platform.choices(config, caps, loaded.bundle.model, executor, kernels)
     plan = _plan(config, caps, selection, loaded, choices)
-    return Prepared(config, changes, selection, manager, caps, loaded, executor, plan, [*loader.warnings, *warnings, *loaded.warnings], drafter)
+    return Prepared(config, changes, selection, manager, caps, loaded, executor, plan, [*loader.warnings, *warnings, *loaded.warnings], drafter, platform)
 
 
 def start_engine(
@@ -99,8 +103,17 @@ def start_engine(
     """A ready engine. progress is called with what is being done and how far it is; on_headers as in `prepare`."""
     began = monotonic()
     ready = prepare(config, user_set, on_headers)
-    executor, bundle = ready.executor, ready.loaded.bundle
     _check_weights(ready)
+    executor = with_ranks(ready, config, user_set)
+    try:
+        return _started(ready, executor, progress, began)
+    except BaseException:
+        executor.close()  # whose other ranks are processes
+        raise
+
+
+def _started(ready: Prepared, executor: Executor, progress: Progress, began: float) -> tuple[Engine, EngineInfo]:
+    bundle = ready.loaded.bundle
     executor.load(ready.plan, progress)
     kv_plan = _size_kv(ready.config, executor, bundle.max_model_len, on_host=ready.caps.has("host.unified"))
     executor.kv_allocate(kv_plan)
@@ -137,7 +150,9 @@ def _plan(config: EngineConfig, caps: DeviceCaps, selection: Selection, loaded: 
     visible = {part: {k: v for k, v in values.items() if k not in _HIDDEN} for part, values in shown.items()}
     visible["model"]["source"] = loaded.summary.name
     dtype, kv_dtype = value_dtypes(config)
-    facts = (("device", caps.arch), ("dtype", dtype), ("kv_dtype", kv_dtype))
+    ranks = config.platform.tensor_parallel_size  # sums of shares have other bits
+    shares = (("tensor_parallel", str(ranks)),) if ranks > 1 else ()
+    facts = (("device", caps.arch), ("dtype", dtype), ("kv_dtype", kv_dtype), *shares)
     return Plan(selection.name, selection.why, _distributions(), visible, loaded.bundle.digest, facts, tuple(choices))
 
 
@@ -155,6 +170,7 @@ def _check_weights(ready: Prepared) -> None:
     if not ready.caps.has("host.unified"):
         return
     elements = sum(prod(ref.shape) for ref in {ref.name: ref for ref in ready.loaded.bundle.model.weights().values()}.values())
+    elements *= ready.config.platform.tensor_parallel_size  # all ranks take from one memory
     needed = 4 * elements if value_dtypes(ready.config)[0] == "f32" else file_bytes(ready.loaded.summary.path)
     free = available_bytes()
     if needed > free:

@@ -3,6 +3,7 @@
 A plugin needs `hookimpl` and the types; both can be imported from here.
 """
 
+from llmx.hooks.collectives import COLLECTIVES, Communicator, ProcessGroup
 from llmx.hooks.devices import CompilerBackend, DeviceAllocator, GraphBackend, GraphLimits
 from llmx.hooks.records import (
     GenerationRecord,
@@ -37,6 +38,8 @@ from llmx.hooks.types import (
 
 __all__ = [
     "API_VERSION",
+    "COLLECTIVES",
+    "Communicator",
     "CompilerBackend",
     "ConfigIssue",
     "ConfigPatch",
@@ -57,6 +60,7 @@ __all__ = [
     "LoraResolverDef",
     "OptionDef",
     "PlatformInfo",
+    "ProcessGroup",
     "RequestObserver",
     "RequestRecord",
     "Resolution",

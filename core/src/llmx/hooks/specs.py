@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from llmx.config import EngineConfig
+from llmx.hooks.collectives import Communicator, ProcessGroup
 from llmx.hooks.devices import CompilerBackend, DeviceAllocator, GraphBackend
 from llmx.hooks.records import RequestObserver, StatLogger, StepObserver
 from llmx.hooks.routes import RouteDef
@@ -89,6 +90,14 @@ class HookSpecs:
     @hookspec(firstresult=True)
     def llmx_allocator(self, config: EngineConfig, caps: DeviceCaps) -> DeviceAllocator | None:
         """[1] E, at start, beside llmx_device_runtime. What gives device memory back while the engine sleeps; None: it cannot sleep."""
+
+    @hookspec(firstresult=True)
+    def llmx_process_group(self, config: EngineConfig, caps: DeviceCaps, size: int) -> ProcessGroup | None:
+        """[1] E of rank 0, at start, with tensor_parallel_size above 1. Where the ranks of the engine meet; None: it can have one rank only."""
+
+    @hookspec(firstresult=True)
+    def llmx_communicator(self, config: EngineConfig, caps: DeviceCaps, group: ProcessGroup) -> Communicator | None:
+        """[1] E of every rank, behind llmx_process_group. What the rank exchanges rows with; required beside that hook."""
 
     @hookspec
     def llmx_config_defaults(self, config: EngineConfig, caps: DeviceCaps) -> Iterable[ConfigPatch]:  # type: ignore[empty-body]

@@ -74,6 +74,12 @@ class Plan:
         chosen = sorted({(str(k.resolution.kinds), k.resolution.provider, k.resolution.target) for k in self.kernels})
         return _digest({"model": self.model_digest, "facts": self.facts, "kernels": chosen, "distributions": self.distributions})
 
+    @property
+    def shared(self) -> str:
+        """sha256 of what all ranks of an engine have in common: all but the shapes of their shares."""
+        kernels = [(k.program, k.first, k.resolution.kinds, k.resolution.provider, k.resolution.target) for k in self.kernels]
+        return _digest([self.platform, self.distributions, self.config, self.model_digest, self.facts, kernels])
+
     def with_facts(self, **facts: str) -> Plan:
         """A copy with more facts."""
         return replace(self, facts=tuple(sorted({**dict(self.facts), **facts}.items())))

@@ -5,10 +5,12 @@ It is also the smallest platform that a vendor with a torch device needs: who it
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 
 from llmx.config import EngineConfig
+from llmx.hooks.collectives import Communicator, ProcessGroup
 from llmx.hooks.specs import hookimpl
 from llmx.hooks.types import ConfigPatch, Detection, DeviceCaps, PlatformInfo
 from llmx.platform.torch_runtime import INSTALL_TORCH, load_torch
@@ -34,7 +36,9 @@ class TorchPlatform:
     @hookimpl
     def llmx_device_caps(self, config: EngineConfig) -> DeviceCaps:
         """Facts about --device, once torch used it. Raises PlatformError for a device that torch cannot use."""
-        caps: DeviceCaps = load_torch("device:device_caps")(_device(config), config.platform.threads)
+        alone = config.platform.tensor_parallel_size == 1
+        threads = config.platform.threads if alone else config.platform.rank_threads(len(os.sched_getaffinity(0)))
+        caps: DeviceCaps = load_torch("device:device_caps")(_device(config), threads)
         return caps
 
     @hookimpl
@@ -46,6 +50,18 @@ class TorchPlatform:
     def llmx_device_runtime(self, config: EngineConfig) -> str:
         """--device, "cpu" by default."""
         return _device(config)
+
+    @hookimpl
+    def llmx_process_group(self, size: int) -> ProcessGroup:
+        """A store of torch's on this host."""
+        group: ProcessGroup = load_torch("gloo:gloo_group")(size)
+        return group
+
+    @hookimpl
+    def llmx_communicator(self, group: ProcessGroup) -> Communicator:
+        """gloo."""
+        communicator: Communicator = load_torch("gloo:GlooCommunicator")(group)
+        return communicator
 
 
 def _device(config: EngineConfig) -> str:

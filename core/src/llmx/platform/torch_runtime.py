@@ -34,8 +34,9 @@ _TARGETS: dict[str, str] = {
     "moe_route": "moe:moe_route",
     "moe_experts": "moe:moe_experts",
     "recurrent": "recurrent:recurrent",
+    "collective": "collectives:collective",
 }
-_HOST = ("pool", "kv_write", "attention", "mla", "moe_route", "moe_experts", "recurrent")  # look at requests, or at values, on the host
+_HOST = ("pool", "kv_write", "attention", "mla", "moe_route", "moe_experts", "recurrent", "collective")  # look at requests, or at values, on the host
 _CHECKED = ("attention", "mla", "recurrent")  # kinds that have a function below
 
 

@@ -29,9 +29,10 @@ from llmx.executor import (
     hidden_bytes,
     hidden_group,
 )
-from llmx.hooks import DeviceCaps
+from llmx.hooks import Communicator, DeviceCaps
 from llmx.platform.plan import Plan
 from llmx.program.ops import State
+from llmx_cpu.collectives import MemoryCommunicator
 from llmx_cpu.draft import NativeDraft
 from llmx_cpu.lora import set_adapter
 from llmx_cpu.lower.builder import KINDS, BuiltTape, row_width
@@ -60,19 +61,26 @@ class NativeExecutor:
         self._prefault = bool(caps.props["prefault"])
         self._tape: BuiltTape | None = None
         self._flying: StepCall | None = None
+        self._communicator: MemoryCommunicator | None = None
         self._drafts: NativeDraft | None = None
         self._groups = _groups(bundle)
         self._shape, self._draft_tapes = draft_shape(bundle.model, bundle.draft_mask), list[BuiltTape]()
         self._pooled, self._typed = _pooled(bundle)
-        busy = ("host_busy",) if self._threads >= usable_cpus() else ()
+        busy = ("host_busy",) if self._threads * config.platform.tensor_parallel_size >= usable_cpus() else ()
         self.limits = Limits(
             max_tokens=config.scheduler.max_num_batched_tokens or STEP_TOKENS,
             max_requests=config.scheduler.max_num_seqs,
             max_inflight=1,
             abis=frozenset({ABI}),
-            features=frozenset({"late_mask", "host_logits", "device_drafts", "lora", "lora.fusions", *busy}),
+            features=frozenset({"late_mask", "host_logits", "device_drafts", "lora", "lora.fusions", "collectives", *busy}),
         )
         self._call = StepCall(self.limits.max_requests)
+
+    def connect(self, communicator: Communicator) -> None:
+        """Be one of several ranks. Before `load`. Raises PlatformError for a communicator that is not this platform's."""
+        if not isinstance(communicator, MemoryCommunicator):
+            raise PlatformError(f"the native executor has collectives of its own: {type(communicator).__name__} cannot take their place")
+        self._communicator = communicator
 
     # -- start ---------------------------------------------------------------------------------------------------------
 
@@ -85,6 +93,8 @@ class NativeExecutor:
         if not engine:
             raise PlatformError(f"native executor: {library().llmx_error().decode()}")
         self._engine = engine
+        if self._communicator is not None:
+            library().llmx_engine_communicator(engine, self._communicator.handle)
         if self._activations == "auto":
             library().llmx_engine_fine_positions(engine, FINE_POSITIONS)
         packer = Packer(engine, self._bundle.weights, self._full, self._activations == "int8", len(model.weights()), progress)

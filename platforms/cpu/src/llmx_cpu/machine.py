@@ -55,14 +55,14 @@ def usable_cpus(root: Path = Path("/")) -> int:
 
 
 def thread_count(config: EngineConfig) -> int:
-    """Threads of the pool: platform.threads, else LLMX_CPU_THREADS, else the usable CPUs. Raises ConfigError outside 1..1024."""
+    """Threads of the pool: platform.threads, else LLMX_CPU_THREADS, else the usable CPUs; of each rank its part. Raises ConfigError outside 1..1024."""
     text = option(config.platform, "LLMX_CPU_THREADS")
     if config.platform.threads is None and text and not text.isdigit():
         raise ConfigError(f"LLMX_CPU_THREADS is {text!r}: give a number of threads, 1 to 1024", field="LLMX_CPU_THREADS")
     threads = config.platform.threads if config.platform.threads is not None else int(text or usable_cpus())
     if not 1 <= threads <= 1024:
         raise ConfigError(f"threads is {threads}: give 1 to 1024", field="platform.threads")
-    return threads
+    return max(1, threads // config.platform.tensor_parallel_size)
 
 
 def chosen_isa(config: EngineConfig) -> str:

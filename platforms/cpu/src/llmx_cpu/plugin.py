@@ -9,7 +9,7 @@ from typing import Any
 from llmx.config import EngineConfig
 from llmx.errors import LlmxError
 from llmx.executor import Executor, ModelBundle
-from llmx.hooks import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, ImplDef, PlatformInfo, hookimpl
+from llmx.hooks import Communicator, ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, ImplDef, PlatformInfo, ProcessGroup, hookimpl
 from llmx_cpu.lower.tape import ABI
 from llmx_cpu.machine import (
     ACTIVATIONS,
@@ -28,6 +28,7 @@ from llmx_cpu.native import ISA_NAMES, best_isa
 
 __all__ = [
     "llmx_attention_backends",
+    "llmx_communicator",
     "llmx_config_check",
     "llmx_config_defaults",
     "llmx_device_caps",
@@ -37,6 +38,7 @@ __all__ = [
     "llmx_gemm_kernels",
     "llmx_op_kernels",
     "llmx_platform_info",
+    "llmx_process_group",
 ]
 
 _TAGS = frozenset({"batch_invariant", "deterministic"})
@@ -70,6 +72,7 @@ _OPS = (
     ("rope", "attention:rope", "rope"),
     ("position_scale", "attention:position_scale", None),
     ("output", "basic:output", None),
+    ("collective", "basic:collective", None),
 )
 
 
@@ -123,7 +126,7 @@ def llmx_config_defaults(config: EngineConfig, caps: DeviceCaps) -> list[ConfigP
 @hookimpl
 def llmx_config_check(config: EngineConfig, caps: DeviceCaps) -> list[ConfigIssue]:
     """A device that is none, and more threads than CPUs, which slow every step down."""
-    threads, cpus, issues = caps.props["threads"], caps.compute_units, []
+    threads, cpus, issues = caps.props["threads"] * config.platform.tensor_parallel_size, caps.compute_units, []
     if config.platform.device not in (None, "cpu"):
         issues.append(ConfigIssue("error", "platform.device", f"--device is {config.platform.device!r}: the CPU platform has the device 'cpu' alone"))
     if threads > cpus:
@@ -155,6 +158,22 @@ def llmx_executor(config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle) -
     from llmx_cpu.executor import NativeExecutor
 
     return NativeExecutor(config, caps, bundle)
+
+
+@hookimpl
+def llmx_process_group(config: EngineConfig, caps: DeviceCaps, size: int) -> ProcessGroup:
+    """A piece of memory that the ranks of this host share."""
+    from llmx_cpu.collectives import shared_memory
+
+    return shared_memory(size)
+
+
+@hookimpl
+def llmx_communicator(config: EngineConfig, caps: DeviceCaps, group: ProcessGroup) -> Communicator:
+    """Native collectives in that memory."""
+    from llmx_cpu.collectives import MemoryCommunicator
+
+    return MemoryCommunicator(group)
 
 
 @hookimpl

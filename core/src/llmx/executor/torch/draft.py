@@ -14,6 +14,7 @@ from llmx.executor.draft_shape import HIDDEN, KEPT, DraftRows, DraftShape, hidde
 from llmx.executor.slots import RequestRows, Slots
 from llmx.executor.torch.interpreter import as_index, positions_input
 from llmx.executor.torch.rows import Rows
+from llmx.hooks.collectives import Communicator
 from llmx.kv.spec import KVPlan
 from llmx.program.ops import Program
 
@@ -29,6 +30,7 @@ class TorchDraft(DraftRun):
         super().__init__(shape, plan, max_tokens, self._run)
         self._programs, self._slots, self._device = programs, slots, device
         self._block_tokens = tuple(group.need.block_tokens for group in plan.groups)
+        self.communicator: Communicator | None = None
         self._group = hidden_group(group.need.spec for group in plan.groups) if shape.hidden else -1
         self._hidden = torch.zeros(0, device=device)  # [blocks, block tokens, width]
         if shape.hidden:
@@ -67,7 +69,7 @@ class TorchDraft(DraftRun):
             for slot, first, q, start in zip(rows.slot.tolist(), firsts.tolist(), rows.q.tolist(), rows.start.tolist(), strict=True)
         )
         sizes = {"T": len(rows.tokens), "N": len(rows.slot), "R": len(rows.head)}
-        at = Rows(requests, self._device, sizes, self._block_tokens)
+        at = Rows(requests, self._device, sizes, self._block_tokens, communicator=self.communicator)
         inputs = {"ids": as_index(rows.tokens, self._device), "positions": positions_input(program, at.positions())}
         if HIDDEN in program.inputs:
             inputs[HIDDEN] = self._read(requests, rows.behind)

@@ -32,6 +32,7 @@ from llmx.executor.torch.pages import Pages
 from llmx.executor.torch.rows import Rows
 from llmx.executor.torch.sleeping import Sleeper
 from llmx.executor.torch.weights import Weights, WeightStore
+from llmx.hooks.collectives import Communicator
 from llmx.hooks.devices import NO_PARTS, DeviceParts
 from llmx.hooks.loader import load_target
 from llmx.hooks.types import DeviceCaps
@@ -80,6 +81,7 @@ class TorchExecutor:
         self._bound: BoundProgram | None = None
         self._drafts: TorchDraft | None = None
         self._shape = draft_shape(bundle.model, bundle.draft_mask)
+        self._communicator: Communicator | None = None
         self._buckets: Buckets | None = None
         self._lora, self._linears = config.lora.on, list[AdaptedLinear]()
         self._adapters: set[int] = set()  # LoRA slots that hold one
@@ -94,8 +96,12 @@ class TorchExecutor:
             max_requests=config.scheduler.max_num_seqs,
             max_inflight=1,
             abis=frozenset({ABI}),
-            features=frozenset({"late_mask", "host_logits", "device_drafts", "lora"}),
+            features=frozenset({"late_mask", "host_logits", "device_drafts", "lora", "collectives"}),
         )
+
+    def connect(self, communicator: Communicator) -> None:
+        """Be one of several ranks. Before `load`."""
+        self._communicator = communicator
 
     # -- start ---------------------------------------------------------------------------------------------------------
 
@@ -149,6 +155,7 @@ class TorchExecutor:
         if self._shape is not None:
             drafters = [(model.programs[name], BoundProgram(model.programs[name], bound[name])) for name in self._shape.programs]
             self._drafts = TorchDraft(drafters, self._shape, plan, self._slots, self._device, self.limits.max_tokens)
+            self._drafts.communicator = self._communicator
         self._block_tokens = tuple(group.need.block_tokens for group in plan.groups)
         self._sleeper.hold((one.weights for one in self._packed), (tensor for state in states.values() for tensor in state.tensors))
 
@@ -183,7 +190,8 @@ class TorchExecutor:
         requests = slots.requests(step)
         if missing := {one.lora for one in requests if one.lora >= 0} - self._adapters:
             raise PlatformError(f"step {step.seq} has requests that use the LoRA slots {sorted(missing)}, which hold no adapter")
-        rows = Rows(requests, self._device, {"T": step.num_tokens, "N": step.num_requests, "R": len(step.head)}, self._block_tokens)
+        sizes = {"T": step.num_tokens, "N": step.num_requests, "R": len(step.head)}
+        rows = Rows(requests, self._device, sizes, self._block_tokens, communicator=self._communicator)
         self._flight = flight = _Flight(step, requests, rows, self._forward(step, rows, slots), 0)
         if self._drafts is not None and flight.values:
             assert self._bound is not None

@@ -28,6 +28,7 @@ class Rows:
     block_tokens: tuple[int, ...] = ()
     fixed: RowLayout | None = None
     places: dict[int, Any] = field(default_factory=dict)
+    communicator: Any = None  # of a rank among several (llmx.hooks.collectives)
     head: torch.Tensor | None = None  # i64 [R]: token row of each head row of the block at hand
 
     @property

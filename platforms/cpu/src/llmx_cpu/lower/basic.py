@@ -11,7 +11,7 @@ from llmx.program.ops import Op, Value
 from llmx_cpu.lower.builder import TapeBuilder, row_width, rows_symbol, size
 
 __all__ = [
-    *("act", "act_mul", "binary", "concat", "copy_view", "embed", "hidden_input"),
+    *("act", "act_mul", "binary", "collective", "concat", "copy_view", "embed", "hidden_input"),
     *("linear", "norm", "output", "pos_embed", "rows", "softmax", "split", "unary"),
 ]
 
@@ -19,6 +19,7 @@ ACTS = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu", "tanh", "sig
 NORMS = ("rms", "layer", "l2")
 UNARY = ("scale", "softcap", "clip")
 BINARY = ("add", "mul")
+COLLECTIVES = ("all_reduce", "all_gather")  # csrc/tape.h: i0 of LLMX_COLLECTIVE
 MAX_PIECES = 4  # csrc/tape.h: LlmxOp.in, LlmxOp.out
 _EMBEDDED = {"ids": 0, "token_types": 2}  # csrc/tape.h: i0 of LLMX_EMBED
 
@@ -129,6 +130,14 @@ def rows(b: TapeBuilder, op: Op) -> None:
     if b.input_name(op.ins[1]) != "head":
         raise ProgramError(f"rows in {op.region}: the native executor reads the Program input 'head' only")
     b.emit("rows", "R", row_width(x), [b.read(x)], [b.define(op.outs[0])])
+
+
+def collective(b: TapeBuilder, op: Op) -> None:
+    """Sums and rows of all ranks."""
+    if op.attrs.op not in COLLECTIVES:
+        raise ProgramError(f"collective {op.attrs.op!r} in {op.region}: the native executor has {' and '.join(COLLECTIVES)}")
+    x, out = _x(op), op.outs[0]
+    b.emit("collective", rows_symbol(x), row_width(out), [b.read(x)], [b.define(out)], i=[COLLECTIVES.index(op.attrs.op), op.attrs.size])
 
 
 def _few(op: Op, pieces: int) -> None:

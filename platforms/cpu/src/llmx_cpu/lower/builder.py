@@ -21,7 +21,7 @@ HEAD_ROWS = 64  # csrc/tape.h
 KINDS = {
     name: i
     for i, name in enumerate(
-        "embed linear norm act act_mul binary unary softmax qkv rope kv_write attention rows split concat copy position_scale mlp hidden keep guess".split()
+        "embed linear norm act act_mul binary unary softmax qkv rope kv_write attention rows split concat copy position_scale mlp hidden keep guess collective".split()
     )
 }
 
