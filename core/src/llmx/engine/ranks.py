@@ -29,6 +29,8 @@ def share_of(loaded: LoadedModel, size: int, rank: int) -> LoadedModel:
     """The model with one rank's Programs. Raises ConfigError naming what cannot be shared by `size` ranks."""
     if size == 1:
         return loaded
+    if len(loaded.bundle.model.programs) > 1:
+        raise ConfigError(f"{_FIELD} is {size}, but a drafter with a model of its own is not shared by ranks yet: leave one of them out", field=_FIELD)
     try:
         model = shard(loaded.bundle.model, rank, size)
         verify(model)

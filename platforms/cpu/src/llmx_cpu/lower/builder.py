@@ -21,7 +21,8 @@ HEAD_ROWS = 64  # csrc/tape.h
 KINDS = {
     name: i
     for i, name in enumerate(
-        "embed linear norm act act_mul binary unary softmax qkv rope kv_write attention rows split concat copy position_scale mlp hidden keep guess collective".split()
+        "embed linear norm act act_mul binary unary softmax qkv rope kv_write attention rows split concat copy position_scale mlp"
+        " hidden keep guess collective".split()
     )
 }
 
