@@ -58,9 +58,9 @@ WORKS = {
     "--enforce-eager": None,
     "--no-enforce-eager": None,
     "--enable-chunked-prefill": None,
-    "--tensor-parallel-size 1": None,
-    "-tp 1": None,
-    "-tp=1": None,
+    "--tensor-parallel-size 2": ("tensor_parallel_size", 2),
+    "-tp 2": ("tensor_parallel_size", 2),
+    "-tp=2": ("tensor_parallel_size", 2),
     "-pp 1": None,
     "-dp 1": None,
     "--no-enable-expert-parallel": None,
@@ -152,7 +152,7 @@ def test_refused_with_the_reason(typed: str, llmx: Callable[..., Ran]) -> None:
 
 
 def test_serve_takes_what_config_show_takes(llmx: Callable[..., Ran]) -> None:
-    ran = llmx("serve", "-tp", "2")
+    ran = llmx("serve", "-pp", "2")
     assert ran.code == 2 and "start one server per device" in ran.err
 
 

@@ -93,7 +93,7 @@ def test_nothing_changed_is_said(llmx: Callable[..., Ran], monkeypatch: pytest.M
         ("LLMX_XYZZY", "1", "unset it"),
         ("LLMX_PORT", "tcp://10.0.0.1:80", "Kubernetes"),
         ("LLMX_PORT", "abc", "LLMX_PORT is 'abc'"),
-        ("LLMX_TENSOR_PARALLEL_SIZE", "2", "LLMX_TENSOR_PARALLEL_SIZE is '2'"),
+        ("LLMX_PIPELINE_PARALLEL_SIZE", "2", "LLMX_PIPELINE_PARALLEL_SIZE is '2'"),
         ("LLMX_MAX_CPU_LORAS", "2", "stay in memory until they are unloaded"),
     ],
 )
