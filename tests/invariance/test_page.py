@@ -99,7 +99,8 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 END = """
-Not there yet on the CPU platform, so not tested: latent attention, recurrent states, experts and tensor parallelism.
+Not there yet on the CPU platform, so not tested: latent attention, recurrent states and experts.
+With several ranks ([distributed.md](distributed.md)) the bits are those of a fixed number of ranks.
 """
 
 

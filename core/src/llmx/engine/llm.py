@@ -344,8 +344,8 @@ class LLM:
         return self.llm_engine.get_metrics()
 
     def get_world_size(self, include_dp: bool = True) -> int:
-        """Devices that work together: one, with or without data parallelism."""
-        return 1
+        """Ranks that work together (tensor_parallel_size); there is no data parallelism to add."""
+        return self.llm_engine.config.platform.tensor_parallel_size
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Forget the prefix cache; False, and nothing is changed, while enqueued requests run, unless these shall start anew."""
