@@ -76,8 +76,11 @@ def answers(count: int, new: int, threads: int) -> list[list[int]]:
     return [[*output.prompt_token_ids, *output.outputs[0].token_ids] for output in outputs]
 
 
-def train(model: Any, texts: Sequence[list[int]], layers: int, epochs: int, batch: int = 8) -> Head:
-    """A head that has seen the texts `epochs` times. Behind each token it learns the model's next choice, and the one after that from its own row."""
+def train(model: Any, texts: Sequence[list[int]], layers: int, epochs: int, batch: int = 8) -> tuple[Head, list[float]]:
+    """(a head that has seen the texts `epochs` times, the mean loss of each time).
+
+    Behind each token it learns the model's next choice, and the one after that from its own row.
+    """
     config = transformers.LlamaConfig(**{**model.config.to_dict(), "num_hidden_layers": layers})
     torch.manual_seed(0)
     head, table = Head(config), model.model.embed_tokens.weight
@@ -88,7 +91,7 @@ def train(model: Any, texts: Sequence[list[int]], layers: int, epochs: int, batc
     optimizer = torch.optim.AdamW(head.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.01)
     steps = epochs * -(-len(texts) // batch)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=steps, pct_start=0.1)
-    order, rng = list(range(len(texts))), random.Random(0)
+    order, rng, means = list(range(len(texts))), random.Random(0), list[float]()
     for epoch in range(epochs):
         rng.shuffle(order)
         began, losses = monotonic(), []
@@ -107,8 +110,9 @@ def train(model: Any, texts: Sequence[list[int]], layers: int, epochs: int, batc
             optimizer.step()
             schedule.step()
             losses.append(loss.item())
-        print(f"epoch {epoch + 1}: loss {sum(losses) / len(losses):.3f}, {monotonic() - began:.0f} s", flush=True)
-    return head
+        means.append(sum(losses) / len(losses))
+        print(f"epoch {epoch + 1}: loss {means[-1]:.3f}, {monotonic() - began:.0f} s", flush=True)
+    return head, means
 
 
 def _loss(head: Head, embedded: torch.Tensor, hidden: torch.Tensor, there: torch.Tensor, small: torch.Tensor) -> torch.Tensor:
@@ -145,14 +149,15 @@ def measure(folder: Path, tokens: int, new: int, threads: int) -> tuple[float, s
             drafting = llm._engine.scheduler.drafting
             if drafting is not None:
                 drafting.fixed = True
-            began, before = process_time(), llm._engine.stats()
+            began, stats = process_time(), llm._engine.stats()
+            before, drafted, right_before = stats.steps, stats.drafts, list(stats.accepted_per_position)
             found = [llm.chat(one, greedy, use_tqdm=False)[0].outputs[0] for one in asked]
-            after = llm._engine.stats()
+            stats = llm._engine.stats()
             times.append(process_time() - began)
-            steps.append(after.steps - before.steps)
+            steps.append(stats.steps - before)
             results.append([one.token_ids for one in found])
             if drafting is not None:
-                drafts, right = after.drafts - before.drafts, [b - a for a, b in zip(before.accepted_per_position, after.accepted_per_position, strict=True)]
+                drafts, right = stats.drafts - drafted, [b - a for a, b in zip(right_before, stats.accepted_per_position, strict=True)]
     if results[0] != results[1]:
         raise SystemExit("answers with the head are not those without it")
     per_step = (drafts + sum(right)) / drafts
@@ -176,7 +181,7 @@ def main() -> None:
     texts = json.loads(kept.read_text())
     print(f"{len(texts)} answers, {sum(map(len, texts))} tokens, {monotonic() - began:.0f} s", flush=True)
     model = transformers.AutoModelForCausalLM.from_pretrained(make_model("bf16", asked.folder), dtype=torch.float32)
-    head = train(model, texts, asked.layers, asked.epochs)
+    head, _ = train(model, texts, asked.layers, asked.epochs)
     folder = save(head, model.config, asked.layers, asked.folder / "eagle")
     print(f"trained in {monotonic() - began:.0f} s: {folder}", flush=True)
     per_step, rest = measure(folder, asked.tokens, asked.new, asked.threads)
