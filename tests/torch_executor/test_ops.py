@@ -221,6 +221,25 @@ def test_segments_see_each_other_only() -> None:
 
 # -- experts -----------------------------------------------------------------------------------------------------------
 
+ROUTES: dict[str, A.MoeSpec] = {
+    "softmax": A.MoeSpec(8, 3, ffn=4),
+    "softmax, not normalised": A.MoeSpec(8, 3, normalize=False, ffn=4),
+    "sigmoid, groups": A.MoeSpec(12, 4, "sigmoid", 4, 2, scale=2.5, ffn=4),
+    "sigmoid, groups of one": A.MoeSpec(6, 2, "sigmoid", 6, 3, ffn=4),
+}
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_routes(name: str) -> None:
+    """With a correction that is added before the choice and does not weigh."""
+    spec = ROUTES[name]
+
+    def write(b: ProgramBuilder, x: Value, p: Value) -> tuple[Value, ...]:
+        weights = {"router": b.tensor("r.weight", spec.experts, H), "bias": b.tensor("c.weight", spec.experts)}
+        return b.emit("moe_route", x, attrs=A.MoeAttrs(spec), weights=weights)
+
+    check(write)
+
 
 @pytest.mark.parametrize("groups", [1, 4])
 def test_ties_between_experts_and_groups_go_to_the_lowest_id(groups: int) -> None:
