@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from llmx.errors import ConfigError
@@ -56,41 +55,10 @@ class Target:
         """Its head's product. What may follow it there (a factor, a cap) changes no order, so it is left out."""
         return b.emit1("linear", x, attrs=self._head.attrs, weights=self._head.weights)
 
-    def keeping(self, model: Model, layers: Sequence[int] = (), fuse: Callable[[ProgramBuilder, list[Value]], Value] | None = None) -> Model:
-        """The Model whose main Program keeps rows for a drafter: those that the head reads, or what `fuse` makes of the inputs of `layers`.
-
-        Raises ConfigError for a layer that is not there.
-        """
-        if fuse is None:
-            kept = [Op("output", (self._last,), (), OutputAttrs(KEPT), region=Region("model", 0, ""))]
-        else:
-            b = _Behind(self.program, model)
-            fused = fuse(b, [self._input_of(layer) for layer in layers])
-            b.output(KEPT, fused)
-            kept = b.added()
-        return replace(model, programs={**model.programs, "main": replace(self.program, ops=(*self.program.ops, *kept))})
-
-    def _input_of(self, layer: int) -> Value:
-        """The rows that a layer begins with: what its first op reads."""
-        for op in self.program.ops:
-            if op.region.block == "layer" and op.region.index == layer and op.ins[0] is not None:
-                return op.ins[0]
-        raise _error(f"the drafter reads the rows before layer {layer}, which {self.name} does not have")
-
-
-class _Behind(ProgramBuilder):
-    """Writes ops behind those of a finished Program."""
-
-    def __init__(self, program: Program, model: Model) -> None:
-        from llmx.program.builder import ModelBuilder
-
-        quants = {ref.name: ref.quant for ref in model.weights().values()}
-        super().__init__(program.name, ModelBuilder(quants.__getitem__))
-        self._next = 1 + max(v.id for op in program.ops for v in (*op.outs, *(v for v in op.ins if v is not None)))
-
-    def added(self) -> list[Op]:
-        """What was written."""
-        return list(self._ops)
+    def keeping(self, model: Model) -> Model:
+        """The Model whose main Program keeps, for a drafter, the rows that the head reads."""
+        kept = Op("output", (self._last,), (), OutputAttrs(KEPT), region=Region("model", 0, ""))
+        return replace(model, programs={**model.programs, "main": replace(self.program, ops=(*self.program.ops, kept))})
 
 
 def _error(why: str) -> ConfigError:
