@@ -229,13 +229,14 @@ ROUTES: dict[str, A.MoeSpec] = {
 }
 
 
+@pytest.mark.parametrize("own", [None, "r.bias"], ids=["plain", "biased router"])
 @pytest.mark.parametrize("name", ROUTES)
-def test_routes(name: str) -> None:
-    """With a correction that is added before the choice and does not weigh."""
+def test_routes(name: str, own: str | None) -> None:
+    """With a correction that is added before the choice and does not weigh, and with a bias of the router, which does both."""
     spec = ROUTES[name]
 
     def write(b: ProgramBuilder, x: Value, p: Value) -> tuple[Value, ...]:
-        weights = {"router": b.tensor("r.weight", spec.experts, H), "bias": b.tensor("c.weight", spec.experts)}
+        weights = {"router": b.tensor("r.weight", spec.experts, H, bias=own), "bias": b.tensor("c.weight", spec.experts)}
         return b.emit("moe_route", x, attrs=A.MoeAttrs(spec), weights=weights)
 
     check(write)

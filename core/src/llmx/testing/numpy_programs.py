@@ -116,9 +116,9 @@ def latent(s: MlaSpec, q: Array, c_kv: Array, k_pe: Array, positions: Array, kv_
     return attend(spec, q, k, kv[..., s.qk_nope :], None)
 
 
-def route(s: MoeSpec, x: Array, router: Array, bias: Array | float) -> tuple[Array, Array]:
-    """The op `moe_route`: weights and ids [T, top_k], ties to the lowest id."""
-    logits = x @ router.T
+def route(s: MoeSpec, x: Array, router: Array, bias: Array | float, own: Array | float = 0.0) -> tuple[Array, Array]:
+    """The op `moe_route`: weights and ids [T, top_k], ties to the lowest id. own: the router's bias; bias: added before the choice alone."""
+    logits = x @ router.T + own
     scores = softmax(logits) if s.score == "softmax" else sigmoid(logits)
     choice = scores + bias
     if s.groups > 1:
@@ -326,8 +326,9 @@ class Interpreter:
         return latent(op.attrs.spec, q, c_kv, k_pe, positions, self._weight(op, "kv_b"))
 
     def _op_moe_route(self, op: Op, x: Array) -> tuple[Array, Array]:
-        bias = self.part(op, "bias")[0]
-        return route(op.attrs.spec, x, self._weight(op, "router"), 0.0 if bias is None else bias)
+        (router, own), bias = self.part(op, "router"), self.part(op, "bias")[0]
+        assert router is not None
+        return route(op.attrs.spec, x, router, 0.0 if bias is None else bias, 0.0 if own is None else own)
 
     def _op_moe_experts(self, op: Op, x: Array, w: Array, ids: Array) -> Array:
         out, act = np.zeros_like(x), ACTS[op.attrs.spec.act]
