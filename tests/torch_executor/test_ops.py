@@ -322,7 +322,7 @@ def test_short_conv(chunks: int, act: int) -> None:
 
 def test_every_kind_of_core_has_a_kernel_or_is_refused_by_name() -> None:
     offered = {impl.kinds[0] for impl in reference_kernels()}
-    assert set(core_registry().kinds()) - offered == {"collective", "conv1d", "hf_module", "merge_embeds"}
+    assert set(core_registry().kinds()) - offered == {"conv1d", "hf_module", "merge_embeds"}
     assert all(impl.abi == "torch/1" and impl.priority == 0 for impl in reference_kernels())
 
 

@@ -30,7 +30,7 @@ class Limits:
     buckets: tuple[int, ...] | None = None  # token rows a step is padded to; None: any
     quanta: int = 1  # chunk lengths are best a multiple of this
     abis: frozenset[str] = frozenset()  # kernel abis it can call; empty: those of its own platform's kernels
-    features: frozenset[str] = frozenset()  # device_drafts, late_mask, host_logits, host_busy, ahead_drafts, kv.arena, kv.layerwise
+    features: frozenset[str] = frozenset()  # collectives, device_drafts, late_mask, host_logits, host_busy, ahead_drafts, kv.arena, kv.layerwise
 
     def has(self, feature: str) -> bool:
         """True when the executor declares `feature`."""
