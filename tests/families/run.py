@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmx.executor import AdapterPart, Control, Executor, HostTensor, Late, ModelBundle, Step, Want
+from llmx.executor import Control, Executor, HostTensor, Late, LoraPart, ModelBundle, Step, Want
 from llmx.program.ops import Model
 from llmx_cpu.native import ISA_NAMES, best_isa
 from tests.cpu.native_model import Driver, MemorySource, config_for, native_executor
@@ -48,7 +48,7 @@ def in_memory(bundle: ModelBundle) -> ModelBundle:
 
 
 def logits_of(
-    bundle: ModelBundle, prompt: Sequence[int], executor: str = "", model: Model | None = None, adapter: Mapping[str, AdapterPart] | None = None
+    bundle: ModelBundle, prompt: Sequence[int], executor: str = "", model: Model | None = None, adapter: Mapping[str, LoraPart] | None = None
 ) -> np.ndarray:
     """f32 [len(prompt), V]. executor: a key of EXECUTORS, the first by default. model: runs in place of the bundle's own.
     adapter: used by all rows.

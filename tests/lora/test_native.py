@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from llmx.executor import AdapterPart, Control, HostTensor, ModelBundle
+from llmx.executor import AdapterPart, Control, HostTensor, LoraPart, ModelBundle, WholePart
 from llmx.testing import bundle_from, tensors_of, tiny_llama
 from llmx.weights.quant import quantize
 from llmx_cpu.executor import NativeExecutor
@@ -25,9 +25,9 @@ def stored(values: np.ndarray, dtype: str) -> HostTensor:
     return quantize(values.astype(np.float32), dtype)
 
 
-def adapter(bundle: ModelBundle, seed: int, rank: int = 4, dtype: str = "f32", ends: tuple[str, ...] = ("proj",), dora: bool = False) -> dict[str, AdapterPart]:
+def adapter(bundle: ModelBundle, seed: int, rank: int = 4, dtype: str = "f32", ends: tuple[str, ...] = ("proj",), dora: bool = False) -> dict[str, LoraPart]:
     """Random matrices for every linear whose name ends so."""
-    rng, parts = np.random.default_rng(seed), {}
+    rng, parts = np.random.default_rng(seed), dict[str, LoraPart]()
     for part in bundle.model.programs["main"].parts():
         if part.target.endswith(ends):
             rows, columns = part.weight.shape
@@ -38,7 +38,7 @@ def adapter(bundle: ModelBundle, seed: int, rank: int = 4, dtype: str = "f32", e
     return parts
 
 
-def loaded(bundle: ModelBundle, adapters: Mapping[int, Mapping[str, AdapterPart]], **config: object) -> NativeExecutor:
+def loaded(bundle: ModelBundle, adapters: Mapping[int, Mapping[str, LoraPart]], **config: object) -> NativeExecutor:
     executor = native_executor(bundle, config_for(**config))  # type: ignore[arg-type]
     for slot, parts in adapters.items():
         reply = executor.control(Control("lora_add", {"slot": slot, "parts": parts}))
@@ -46,13 +46,39 @@ def loaded(bundle: ModelBundle, adapters: Mapping[int, Mapping[str, AdapterPart]
     return executor
 
 
-def three(bundle: ModelBundle) -> dict[int, dict[str, AdapterPart]]:
-    """Different ranks, types and modules."""
+def three(bundle: ModelBundle) -> dict[int, dict[str, LoraPart]]:
+    """Different ranks, types and modules; the first and the last also at the embedding, two with weights of their own."""
     return {
-        0: adapter(bundle, 1, rank=3, dtype="bf16"),
-        1: adapter(bundle, 2, rank=8, dtype="f16", ends=("q_proj", "v_proj", "down_proj", "lm_head")),
-        2: adapter(bundle, 3, rank=17, dora=True),
+        0: {**adapter(bundle, 1, rank=3, dtype="bf16"), **table(bundle, 6, "bf16")},
+        1: {
+            **adapter(bundle, 2, rank=8, dtype="f16", ends=("q_proj", "v_proj", "down_proj", "lm_head")),
+            **whole(bundle, 7, "f16", ("embed_tokens", "o_proj")),
+        },
+        2: {
+            **adapter(bundle, 3, rank=17, dora=True),
+            **table(bundle, 8, "f32", dora=True),
+            **whole(bundle, 9, "bf16", ("lm_head", "0.mlp.up_proj", "1.mlp.down_proj")),
+        },
     }
+
+
+def table(bundle: ModelBundle, seed: int, dtype: str, rank: int = 5, dora: bool = False) -> dict[str, LoraPart]:
+    """A LoRA of the embedding."""
+    rng, (vocab, width) = np.random.default_rng(seed), shapes(bundle)["model.embed_tokens"]
+    magnitude = rng.uniform(1.0, 3.0, width).astype(np.float32) if dora else None
+    a, b = rng.normal(0, 0.3, (rank, vocab)), rng.normal(0, 0.3, (width, rank))
+    return {"model.embed_tokens": AdapterPart(stored(a, dtype), stored(b, dtype), 0.5, magnitude)}
+
+
+def whole(bundle: ModelBundle, seed: int, dtype: str, ends: tuple[str, ...]) -> dict[str, LoraPart]:
+    """Weights that stand in the place of the model's own."""
+    rng = np.random.default_rng(seed)
+    return {name: WholePart(stored(rng.normal(0, 0.1, shape), dtype)) for name, shape in shapes(bundle).items() if name.endswith(ends)}
+
+
+def shapes(bundle: ModelBundle) -> dict[str, tuple[int, ...]]:
+    """Part.target -> shape of its weight."""
+    return {part.target: part.weight.shape for part in bundle.model.programs["main"].parts() if part.target}
 
 
 @pytest.mark.parametrize(("level", "dora", "biases"), [*product(LEVELS, (False, True), (False, True))])
@@ -61,10 +87,11 @@ def test_equals_merged_weights(level: str, dora: bool, biases: bool) -> None:
     parts = adapter(bundle, 5, rank=5, ends=("proj", "lm_head"), dora=dora)
     tensors = {name: values.astype(np.float32) for name, values in tensors_of(bundle).items()}
     for target, part in parts.items():
-        whole = tensors[f"{target}.weight"] + 0.5 * part.b.data.view(np.float32) @ part.a.data.view(np.float32)
+        assert isinstance(part, AdapterPart)
+        merged_weight = tensors[f"{target}.weight"] + 0.5 * part.b.data.view(np.float32) @ part.a.data.view(np.float32)
         if part.magnitude is not None:
-            whole *= (part.magnitude / np.linalg.norm(whole, axis=1))[:, None]
-        tensors[f"{target}.weight"] = whole
+            merged_weight *= (part.magnitude / np.linalg.norm(merged_weight, axis=1))[:, None]
+        tensors[f"{target}.weight"] = merged_weight
     merged = Driver(native_executor(bundle_from(bundle.model, tensors), config_for("float32", isa=level))).generate(PROMPTS, 4)
     got = Driver(loaded(bundle, {0: parts}, dtype="float32", isa=level)).generate(PROMPTS, 4, lora=dict.fromkeys(PROMPTS, 0))
     plain = Driver(loaded(bundle, {}, dtype="float32", isa=level)).generate(PROMPTS, 4)

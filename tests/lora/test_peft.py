@@ -18,7 +18,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 
 from llmx.config import ModelConfig  # noqa: E402
-from llmx.executor import AdapterPart, ModelBundle  # noqa: E402
+from llmx.executor import LoraPart, ModelBundle  # noqa: E402
 from llmx.lora.bind import bind  # noqa: E402
 from llmx.lora.peft import read_peft  # noqa: E402
 from llmx.models.load import load_model  # noqa: E402
@@ -29,6 +29,8 @@ from tests.families.run import EXECUTORS, in_memory, logits_of  # noqa: E402
 pytestmark = [  # what peft says of itself
     pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Model .*with `tie_word_embeddings=True`:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning"),
     pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False.*:UserWarning"),
 ]
 FAMILIES = ("llama 1, 2", "phi-3", "gpt-2", "qwen2.5", "gemma3")  # one tensor for qkv; matrices stored turned over; biases; norms on both sides
@@ -44,7 +46,7 @@ class Trained:
     """A tiny model, an adapter of it, and what peft makes of the two: logits of the adapter beside the weights, and merged into them."""
 
     bundle: ModelBundle
-    parts: dict[str, AdapterPart]
+    parts: dict[str, LoraPart]
     unmerged: np.ndarray
     merged: np.ndarray
 
@@ -75,14 +77,18 @@ def train(folder: Path, to: Path, **options: Any) -> Trained:
     model = peft.get_peft_model(base, peft.LoraConfig(r=4, lora_alpha=8, **{"target_modules": "all-linear", **options})).eval()
     with torch.no_grad():
         for name, values in model.named_parameters():
-            if "lora_B" in name:
+            if "lora_B" in name or "lora_embedding_A" in name:  # peft begins with zeros in these
                 values.normal_(0.0, 0.3)
+            if "modules_to_save" in name:
+                values.add_(torch.empty_like(values).normal_(0.0, 0.3 * float(values.std())))
             if "magnitude" in name:
                 values.mul_(torch.empty_like(values).uniform_(0.7, 1.4))
         prompt = torch.tensor([PROMPT])
         unmerged = model(prompt, use_cache=False).logits[0].numpy()
         model.save_pretrained(to)
-        merged = model.merge_and_unload()(prompt, use_cache=False).logits[0].numpy()
+        merged = unmerged  # where head and embedding are one matrix, peft's merge puts the adapter of one into both
+        if not (base.config.tie_word_embeddings and "embed_tokens" in str(options)):
+            merged = model.merge_and_unload()(prompt, use_cache=False).logits[0].numpy()
     bundle = in_memory(load_model(ModelConfig(str(folder), dtype="float32", max_model_len=len(PROMPT))).bundle)
     return Trained(bundle, bind(read_peft(str(to)), bundle.model), unmerged, merged)
 
@@ -110,6 +116,27 @@ def test_options_equal_peft(options: str, executor: str, checkpoint: Callable[[s
 @pytest.mark.parametrize("executor", ["", "torch"])
 def test_dora_beside_biases_and_in_one_tensor_for_qkv(executor: str, checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     check(train(checkpoint("gpt-2"), tmp_path, **OPTIONS["DoRA"]), executor)
+
+
+WHOLE: dict[str, dict[str, Any]] = {
+    "embedding": {"target_modules": ["embed_tokens", "q_proj"]},
+    "embedding and head": {"target_modules": ["embed_tokens", "lm_head"]},
+    "embedding, DoRA": {"target_modules": ["embed_tokens", "lm_head", "o_proj"], "use_dora": True},
+    "whole embedding and head": {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]},
+    "whole projections": {"target_modules": ["v_proj", "up_proj"], "modules_to_save": ["q_proj", "gate_proj", "down_proj"]},
+    "whole embedding, head as a LoRA": {"target_modules": ["lm_head"], "modules_to_save": ["embed_tokens"]},
+    "tied": {"target_modules": ["embed_tokens", "v_proj"], "ensure_weight_tying": True},
+}
+FAMILIES_WHOLE = [("llama 1, 2", name) for name in WHOLE if name != "tied"]
+FAMILIES_WHOLE += [(family, name) for family in ("qwen2.5", "gemma3") for name in ("embedding", "tied")]
+
+
+@pytest.mark.parametrize(("family", "options"), FAMILIES_WHOLE)
+@pytest.mark.parametrize("executor", ["", "torch"])
+def test_embeddings_and_whole_modules_equal_peft(
+    family: str, options: str, executor: str, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    check(train(checkpoint(family), tmp_path, **WHOLE[options]), executor)
 
 
 @pytest.mark.parametrize("executor", ["", "torch"])

@@ -18,11 +18,19 @@ from tests.lora.adapters import write_adapter
 
 MODEL = tiny_llama().model
 SIZES = {part.target: part.weight.shape for part in MODEL.programs["main"].parts()}
-GOOD = "model.layers.0.self_attn.q_proj"
+GOOD, TABLE = "model.layers.0.self_attn.q_proj", "model.embed_tokens"
 
 
 def pair(rank: int = 4, rows: int = SIZES[GOOD][0], columns: int = SIZES[GOOD][1], value: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
     return np.full((rank, columns), value, np.float32), np.full((rows, rank), value, np.float32)
+
+
+def embedding(module: str, vocab: int, width: int) -> dict[str, np.ndarray]:
+    return {f"base_model.model.{module}.lora_embedding_{role}": m for role, m in zip("AB", pair(4, width, vocab), strict=True)}
+
+
+def table(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    return {f"base_model.model.{TABLE}.weight": np.ones(shape, np.float32)}
 
 
 def load(folder: Path) -> Any:
@@ -38,7 +46,20 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another kind": (lambda f: write_adapter(f, {GOOD: pair()}, peft_type="IA3"), "peft_type is 'IA3': only LORA"),
     "bias": (lambda f: write_adapter(f, {GOOD: pair()}, bias="all"), "bias is 'all'"),
-    "whole modules": (lambda f: write_adapter(f, {GOOD: pair()}, modules_to_save=["lm_head"]), r"modules_to_save is \['lm_head'\]"),
+    "a whole module that is missing": (
+        lambda f: write_adapter(f, {GOOD: pair()}, modules_to_save=["lm_head"]), "modules_to_save names 'lm_head', but there is no weight of it"
+    ),
+    "a whole module that nobody named": (lambda f: write_adapter(f, {}, tensors=table(SIZES[TABLE])), "modules_to_save does not name it"),
+    "a whole table of another size": (
+        lambda f: write_adapter(f, {}, tensors=table((99, 64)), modules_to_save=["embed_tokens"]), r"whole with a weight of \[99, 64\], but the model's is"
+    ),
+    "a whole norm": (
+        lambda f: write_adapter(f, {}, tensors={"base_model.model.model.norm.weight": np.ones(64, np.float32)}, modules_to_save=["norm"]),
+        r"weight of shape \[64\] and 0 more: one matrix is needed",
+    ),
+    "a whole module with a bias": (
+        lambda f: write_adapter(f, {}, tensors={"base_model.model.lm_head.bias": pair()[0]}, modules_to_save=["lm_head"]), "lm_head.bias' is no part of a LoRA"
+    ),
     "changed base": (lambda f: write_adapter(f, {GOOD: pair()}, init_lora_weights="pissa_niter_4"), "init_lora_weights is 'pissa_niter_4'"),
     "aLoRA": (lambda f: write_adapter(f, {GOOD: pair()}, alora_invocation_tokens=[5]), "alora_invocation_tokens"),
     "no rank": (lambda f: write_adapter(f, {GOOD: pair()}, r=0), "r is 0: a whole number above 0"),
@@ -49,9 +70,14 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "one matrix": (
         lambda f: write_adapter(f, {}, tensors={f"base_model.model.{GOOD}.lora_A.weight": pair()[0]}), f"module '{GOOD}' has no lora_B.weight"
     ),
-    "an embedding": (lambda f: write_adapter(f, {"model.embed_tokens": pair()}), "module 'model.embed_tokens' is no linear but 'embed'"),
+    "an embedding as a linear": (lambda f: write_adapter(f, {TABLE: pair()}), "module 'model.embed_tokens' is no linear but 'embed'"),
+    "a linear as an embedding": (lambda f: write_adapter(f, {}, tensors=embedding(GOOD, 9, 9)), f"module '{GOOD}' is no embedding but 'linear'"),
+    "half an embedding": (
+        lambda f: write_adapter(f, {}, tensors={f"base_model.model.{TABLE}.lora_embedding_B": pair()[1]}), "has no lora_embedding_A"
+    ),
+    "an embedding of another vocabulary": (lambda f: write_adapter(f, {}, tensors=embedding(TABLE, 99, SIZES[TABLE][1])), "lora_A takes 99 inputs"),
     "a norm": (lambda f: write_adapter(f, {"model.norm": pair()}), "module 'model.norm' is no linear but 'norm'"),
-    "unknown tensor": (lambda f: write_adapter(f, {GOOD: pair()}, tensors={"x.weight": pair()[0]}), "tensor 'x.weight' is no part of a LoRA"),
+    "unknown tensor": (lambda f: write_adapter(f, {GOOD: pair()}, tensors={"x.parameter": pair()[0]}), "tensor 'x.parameter' is no part of a LoRA"),
     "unknown module": (lambda f: write_adapter(f, {"model.layers.9.self_attn.q_proj": pair()}), "layers.9.self_attn.q_proj' is not in this model; nearest"),
     "another model's rows": (lambda f: write_adapter(f, {GOOD: pair(rows=32)}), "lora_B gives 32 outputs, but the model's has"),
     "another model's columns": (lambda f: write_adapter(f, {GOOD: pair(columns=32)}), "lora_A takes 32 inputs"),
@@ -107,5 +133,8 @@ def test_a_digest_is_of_the_content(tmp_path: Path) -> None:
     other = pair()
     other[1][3, 2] += 1e-6
     changed = [digest("c", {GOOD: other}), digest("d", {GOOD: pair()}, alpha=5.0), digest("e", {"model.layers.1.self_attn.q_proj": pair()})]
-    assert len({first, *changed}) == 4
+    changed += [read_peft(str(write_adapter(tmp_path / name, {}, tensors=tensors, modules_to_save=save))).digest for name, tensors, save in (
+        ("f", embedding(TABLE, *SIZES[TABLE]), []), ("g", table(SIZES[TABLE]), ["embed_tokens"]), ("h", table((3, 3)), ["embed_tokens"]),
+    )]  # fmt: skip
+    assert len({first, *changed}) == 7
     assert json.loads((tmp_path / "d/adapter_config.json").read_text())["lora_alpha"] == 5.0

@@ -48,26 +48,26 @@ static void shrink_tile(const LoraUse& use, const float* x, int64_t ldx, int64_t
 }
 
 template <class T, int Rows, int Ranks>
-static void shrink_rows(const LoraUse& use, const float* x, int64_t ldx, int64_t first) {
-  int64_t rank = 0;
-  for (; rank + Ranks <= use.part->rank; rank += Ranks) shrink_tile<T, Rows, Ranks>(use, x, ldx, first, rank);
-  for (; rank < use.part->rank; ++rank) shrink_tile<T, Rows, 1>(use, x, ldx, first, rank);
+static void shrink_rows(const LoraUse& use, const float* x, int64_t ldx, int64_t first, int64_t from, int64_t to) {
+  int64_t rank = from;
+  for (; rank + Ranks <= to; rank += Ranks) shrink_tile<T, Rows, Ranks>(use, x, ldx, first, rank);
+  for (; rank < to; ++rank) shrink_tile<T, Rows, 1>(use, x, ldx, first, rank);
 }
 
 template <class T>
-static void shrink_as(const LoraUse& use, const float* x, int64_t ldx, int64_t begin, int64_t end) {
-  for (; begin + 2 <= end; begin += 2) shrink_rows<T, 2, 2>(use, x, ldx, begin);
-  if (begin < end) shrink_rows<T, 1, 4>(use, x, ldx, begin);
+static void shrink_as(const LoraUse& use, const float* x, int64_t ldx, int64_t begin, int64_t end, int64_t from, int64_t to) {
+  for (; begin + 2 <= end; begin += 2) shrink_rows<T, 2, 2>(use, x, ldx, begin, from, to);
+  if (begin < end) shrink_rows<T, 1, 4>(use, x, ldx, begin, from, to);
 }
 
-static void shrink(const LoraUse& use, const float* x, int64_t ldx, int64_t begin, int64_t end) {
+static void shrink(const LoraUse& use, const float* x, int64_t ldx, int64_t begin, int64_t end, int64_t from, int64_t to) {
   switch (use.part->a_type) {
     case WeightType::f32:
-      return shrink_as<LoraF32>(use, x, ldx, begin, end);
+      return shrink_as<LoraF32>(use, x, ldx, begin, end, from, to);
     case WeightType::f16:
-      return shrink_as<LoraF16>(use, x, ldx, begin, end);
+      return shrink_as<LoraF16>(use, x, ldx, begin, end, from, to);
     default:
-      return shrink_as<LoraBf16>(use, x, ldx, begin, end);
+      return shrink_as<LoraBf16>(use, x, ldx, begin, end, from, to);
   }
 }
 

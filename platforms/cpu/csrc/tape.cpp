@@ -281,10 +281,11 @@ void Engine::run_untimed(const LlmxOp& op, const LlmxStepArgs& args, int64_t row
       const PackedWeight& table = weights_[op.w[0]];
       const int32_t* index = op.i[0] == 0 ? ids_.data() : op.i[0] == 1 ? positions_.data() : token_types_.data();
       float* out = value(op.out[0]);
-      return pool_.over_rows(rows, op.width * 8, [&](int64_t begin, int64_t end) {
+      pool_.over_rows(rows, op.width * 8, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r) unpack_row(table, index[r] + op.i[1], out + r * op.width);
         if (op.f[0] != 1.0f) rowwise_.unary(UnaryKind::scale, op.f[0], out + begin * op.width, out + begin * op.width, (end - begin) * op.width);
       });
+      return embed_lora(op, args, rows, index, out);
     }
     case LLMX_LINEAR:
     case LLMX_MLP:

@@ -20,7 +20,8 @@
 extern "C" {
 
 enum LlmxOpKind : int32_t {
-  LLMX_EMBED = 0,      // in -; w0 weight; i0 0: rows of the ids, 1: of the positions, 2: of the token types, i1 added to them; f0 scale
+  LLMX_EMBED = 0,      // in -; w0 weight; i0 0: rows of the ids, 1: of the positions, 2: of the token types, i1 added to them; f0 scale;
+                       // i2 1 + its part, by which adapters know it, or 0
   LLMX_LINEAR = 1,     // in x, residual or -1; i0 first part, i1 parts, i2 input width; a norm of x before: w0 weight, w1 bias,
                        // i3 kind + 1 (0: none), i4 eps_floor; f0 eps. i7: x comes from attention (set_tape finds it)
   LLMX_NORM = 2,       // in x, gate or -1; w0 weight, w1 bias; i0 kind, i1 groups, i2 gate_after, i3 eps_floor; f0 eps
@@ -63,7 +64,7 @@ struct LlmxValue {
   int64_t width;   // floats per token or head row
 };
 
-struct LlmxPart {  // one weight of a linear
+struct LlmxPart {  // one weight of a linear, or of an embedding
   int32_t weight, bias, column, pad;  // bias: a vector or -1; column: first output
 };
 
@@ -225,6 +226,8 @@ class Engine {
             int64_t begin, int64_t end);
   void pack_lora(const LlmxLora& from, LoraAdapter* adapter);
   const float* lengths(const LlmxLora& from, const LoraPart& part, const PackedWeight& weight, LoraAdapter* adapter);
+  const float* column_lengths(const LlmxLora& from, const LoraPart& part, const PackedWeight& weight, LoraAdapter* adapter);
+  void embed_lora(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, const int32_t* index, float* y);
   template <class F>
   void group_lora(int64_t rows, F adapter_of);
   void group_rows(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, int64_t first_head);

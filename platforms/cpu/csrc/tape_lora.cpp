@@ -1,24 +1,26 @@
-// Adapters on a tape: kept by slot, and found for the rows of each product.
+// Adapters on a tape: kept by slot, and found for the rows of each product and embedding.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#define LLMX_LEVEL 0
+#include "simd.h"
 #include "tape.h"
 
 namespace llmx {
 namespace {
 
+using LLMX_NS::bf16_to_float;
+using LLMX_NS::f16_to_float;
+
 float element(WeightType type, const void* data, int64_t i) {
   if (type == WeightType::f32) return static_cast<const float*>(data)[i];
-  PackedWeight one;  // unpack_row knows what the bits of a half mean
-  one.type = type;
-  uint8_t cell[kPanel * 4] = {};
-  std::memcpy(cell, static_cast<const uint16_t*>(data) + i, 2);
-  one.rows = kPanel, one.cols = 1, one.panels = 1, one.panel_bytes = sizeof cell, one.data = cell;
-  float out = 0.0f;
-  unpack_row(one, 0, &out);
-  return out;
+  const uint16_t bits = static_cast<const uint16_t*>(data)[i];
+  return type == WeightType::bf16 ? bf16_to_float(bits) : f16_to_float(bits);
 }
+
+constexpr int32_t kEmbedding = 1, kWhole = 2;  // bits of LlmxLora.kind
+constexpr int64_t kWholeRanks = 512;           // outputs of a whole part that a thread takes together
 
 }  // namespace
 
@@ -32,8 +34,8 @@ const char* Engine::set_lora(int slot, const LlmxLora* given, int n) {
   adapter->parts.resize(parts_.size());
   for (int i = 0; i < n; ++i) {
     const LlmxLora& from = given[i];
-    if (from.part < 0 || static_cast<size_t>(from.part) >= parts_.size() || from.rank < 1) return "an adapter names a part that the tape does not have";
-    for (const int32_t type : {from.a_type, from.b_type}) {
+    if (from.part < 0 || static_cast<size_t>(from.part) >= parts_.size() || (from.rank < 1 && !(from.kind & kWhole))) return "an adapter names a part that the tape does not have";
+    for (const int32_t type : {from.a_type, from.kind & kWhole ? from.a_type : from.b_type}) {
       if (type != static_cast<int32_t>(WeightType::f32) && type != static_cast<int32_t>(WeightType::f16) && type != static_cast<int32_t>(WeightType::bf16)) return "adapters are f32, f16 or bf16";
     }
     pack_lora(from, adapter.get());
@@ -45,22 +47,58 @@ const char* Engine::set_lora(int slot, const LlmxLora* given, int n) {
 void Engine::pack_lora(const LlmxLora& from, LoraAdapter* adapter) {
   const PackedWeight& weight = weights_[parts_[static_cast<size_t>(from.part)].weight];
   LoraPart& to = adapter->parts[static_cast<size_t>(from.part)];
-  to.rank = from.rank, to.scale = from.scale, to.k = weight.cols, to.rows = weight.rows;
+  const bool table = from.kind & kEmbedding;
+  to.rank = from.rank, to.scale = from.scale, to.k = table ? weight.rows : weight.cols, to.rows = table ? weight.cols : weight.rows;
+  to.whole = from.kind & kWhole;
+  if (to.whole) to.scale = 1.0f, to.rank = static_cast<int32_t>(weight.rows), to.k = weight.cols, to.rows = weight.rows;
+  to.kept = to.whole && table ? 0 : to.rank;
   to.a_type = static_cast<WeightType>(from.a_type), to.b_type = static_cast<WeightType>(from.b_type);
   const int64_t width = lora_width(to.k), a_size = lora_bytes(to.a_type), b_size = lora_bytes(to.b_type);
-  uint8_t* a = adapter->memory.take(static_cast<size_t>(from.rank * width * a_size));
-  for (int64_t r = 0; r < from.rank; ++r) {
+  uint8_t* a = adapter->memory.take(static_cast<size_t>(to.rank * width * a_size));
+  for (int64_t r = 0; r < to.rank; ++r) {
     std::memcpy(a + r * width * a_size, static_cast<const uint8_t*>(from.a) + r * to.k * a_size, static_cast<size_t>(to.k * a_size));
   }
-  uint8_t* b = adapter->memory.take(static_cast<size_t>(weight.panels * from.rank * kPanel * b_size));
+  to.a = a;
+  if (to.whole) return;
+  const int64_t panels = (to.rows + kPanel - 1) / kPanel;
+  uint8_t* b = adapter->memory.take(static_cast<size_t>(panels * from.rank * kPanel * b_size));
   for (int64_t row = 0; row < to.rows; ++row) {
     for (int64_t r = 0; r < from.rank; ++r) {
       const int64_t at = (row / kPanel * from.rank + r) * kPanel + row % kPanel;
       std::memcpy(b + at * b_size, static_cast<const uint8_t*>(from.b) + (row * from.rank + r) * b_size, static_cast<size_t>(b_size));
     }
   }
-  to.a = a, to.b = b;
-  if (from.magnitude) to.g = lengths(from, to, weight, adapter);
+  to.b = b;
+  if (from.magnitude) to.g = table ? column_lengths(from, to, weight, adapter) : lengths(from, to, weight, adapter);
+}
+
+// As `lengths`, of an embedding: a row of B belongs to a column of the table. Blocks of a fixed size are added up in order: no thread changes a bit.
+const float* Engine::column_lengths(const LlmxLora& from, const LoraPart& part, const PackedWeight& weight, LoraAdapter* adapter) {
+  constexpr int64_t kIds = 1024;
+  auto* g = reinterpret_cast<float*>(adapter->memory.take(static_cast<size_t>(part.rows) * 4));
+  std::vector<float> b(static_cast<size_t>(part.rows * part.rank));
+  for (size_t i = 0; i < b.size(); ++i) b[i] = part.scale * element(part.b_type, from.b, static_cast<int64_t>(i));
+  const int64_t blocks = (part.k + kIds - 1) / kIds;
+  std::vector<double> sums(static_cast<size_t>(blocks * part.rows), 0.0);
+  pool_.wake();
+  pool_.over(blocks, 1, [&](int64_t begin, int64_t end, int) {
+    std::vector<float> row(static_cast<size_t>(part.rows));
+    for (int64_t id = begin * kIds; id < std::min(end * kIds, part.k); ++id) {
+      unpack_row(weight, id, row.data());
+      double* sum = sums.data() + id / kIds * part.rows;
+      for (int32_t r = 0; r < part.rank; ++r) {
+        const float factor = element(part.a_type, from.a, r * part.k + id);
+        for (int64_t n = 0; n < part.rows; ++n) row[static_cast<size_t>(n)] += factor * b[static_cast<size_t>(n * part.rank + r)];
+      }
+      for (int64_t n = 0; n < part.rows; ++n) sum[n] += static_cast<double>(row[static_cast<size_t>(n)]) * row[static_cast<size_t>(n)];
+    }
+  });
+  for (int64_t n = 0; n < part.rows; ++n) {
+    double sum = 0.0;
+    for (int64_t block = 0; block < blocks; ++block) sum += sums[static_cast<size_t>(block * part.rows + n)];
+    g[n] = sum > 0.0 ? static_cast<float>(from.magnitude[n] / std::sqrt(sum)) : 1.0f;
+  }
+  return g;
 }
 
 // g: the wanted length of each row of W + scale B A over the one that it has.
@@ -129,14 +167,14 @@ bool Engine::lora_uses(const LlmxPart* parts, int first, int end, std::vector<Lo
       const LoraPart& part = adapters_[static_cast<size_t>(group.adapter)]->parts[at];
       if (!part.rank) continue;
       uses->push_back({&part, i, lora_rows_.data() + group.first, group.count, nullptr});
-      floats += static_cast<size_t>(group.count * part.rank);
+      floats += static_cast<size_t>(group.count * part.kept);
     }
   }
   if (lora_h_.size() < floats) lora_h_.resize(floats);
   floats = 0;
   for (LoraUse& use : *uses) {
     use.h = lora_h_.data() + floats;
-    floats += static_cast<size_t>(use.n * use.part->rank);
+    floats += static_cast<size_t>(use.n * use.part->kept);
   }
   return !uses->empty();
 }
@@ -145,16 +183,23 @@ void Engine::lora_shrink(const std::vector<LoraUse>& uses, const float* x, int64
   constexpr int64_t kRows = 8;  // of one adapter that a thread takes together
   int64_t blocks = 0, cost = 0;
   for (const LoraUse& use : uses) {
-    blocks += (use.n + kRows - 1) / kRows;
+    blocks += use.part->whole ? (use.part->rank + kWholeRanks - 1) / kWholeRanks : (use.n + kRows - 1) / kRows;
     cost += use.n * use.part->rank * use.part->k / 4;
   }
   pool_.over(blocks, 16384 / std::max<int64_t>(1, cost / blocks) + 1, [&](int64_t begin, int64_t end, int) {
     int64_t first = 0;
     for (const LoraUse& use : uses) {
-      const int64_t count = (use.n + kRows - 1) / kRows;
+      const int64_t count = use.part->whole ? (use.part->rank + kWholeRanks - 1) / kWholeRanks : (use.n + kRows - 1) / kRows;
       const int64_t from = std::max(begin, first) - first, to = std::min(end, first + count) - first;
       first += count;
-      if (from < to) lora_.shrink(use, x, ldx, from * kRows, std::min(to * kRows, use.n));
+      if (from >= to) continue;
+      if (!use.part->whole) {
+        lora_.shrink(use, x, ldx, from * kRows, std::min(to * kRows, use.n), 0, use.part->rank);
+        continue;
+      }
+      for (int64_t block = from; block < to; ++block) {  // its weights stay in cache while all rows go over them
+        lora_.shrink(use, x, ldx, 0, use.n, block * kWholeRanks, std::min<int64_t>((block + 1) * kWholeRanks, use.part->rank));
+      }
     }
   });
 }
@@ -167,12 +212,41 @@ void Engine::lora_add(const std::vector<LoraUse>& uses, int index, const LlmxPar
     const bool all = use.rows[0] >= row && use.rows[use.n - 1] < row + rows;
     const int64_t from = all ? 0 : std::lower_bound(use.rows, use.rows + use.n, row) - use.rows;
     const int64_t to = all ? use.n : std::lower_bound(use.rows, use.rows + use.n, row + rows) - use.rows;
-    if (from < to) lora_.expand(use, from, to, y, ldy, begin, end);
+    if (from < to && use.part->whole) {
+      const int64_t column = begin * kPanel, count = std::min(end * kPanel, use.part->rows) - column;
+      for (int64_t i = from; i < to; ++i) std::copy_n(use.h + i * use.part->rows + column, count, y + use.rows[i] * ldy + column);
+    } else if (from < to) {
+      lora_.expand(use, from, to, y, ldy, begin, end);
+    }
   }
   const float* bias = vector(part.bias);
   if (!bias && !residual) return;
   const int64_t columns = std::min(end * kPanel, weights_[part.weight].rows);
   lora_.finish(y + row * ldy, ldy, rows, bias, residual ? residual + row * ldy : nullptr, ldy, begin * kPanel, columns);
+}
+
+// What adapters make of the rows of an embedding. y: [rows, op.width], which holds the table's rows times the scale.
+void Engine::embed_lora(const LlmxOp& op, const LlmxStepArgs& args, int64_t rows, const int32_t* index, float* y) {
+  if (!op.i[2] || !lora_step_) return;
+  group_rows(op, args, rows, 0);
+  if (!lora_uses(parts_.data() + op.i[2] - 1, 0, 1, &lora_uses_)) return;
+  const int64_t panels = (op.width + kPanel - 1) / kPanel;
+  for (const LoraUse& use : lora_uses_) {
+    const LoraPart& part = *use.part;
+    const int64_t width = lora_width(part.k);
+    pool_.over(use.n, 8, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int32_t id = index[use.rows[i]];
+        if (part.whole) {
+          float* row = y + use.rows[i] * int64_t{op.width};
+          for (int64_t k = 0; k < part.k; ++k) row[k] = op.f[0] * element(part.a_type, part.a, id * width + k);
+        } else {
+          for (int32_t r = 0; r < part.rank; ++r) use.h[i * part.rank + r] = op.f[0] * part.scale * element(part.a_type, part.a, r * width + id);
+        }
+      }
+      if (!part.whole) lora_.expand(use, begin, end, y, op.width, 0, panels);
+    });
+  }
 }
 
 // Whose rows a step has; null, or what is wrong with it.

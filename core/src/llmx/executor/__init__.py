@@ -4,7 +4,7 @@ This package is the public face for platforms: all types that an executor sees c
 """
 
 from llmx.batch import Encode, Joined, KvOp, PromptLogprobs, Status, Step, StepOutput, Want
-from llmx.executor.adapters import AdapterPart
+from llmx.executor.adapters import AdapterPart, LoraPart, WholePart
 from llmx.executor.base import Control, Executor, Late, Limits, Progress, Reply, Ticket
 from llmx.executor.bundle import ModelBundle
 from llmx.executor.draft_loop import DraftLoop
@@ -37,6 +37,7 @@ __all__ = [
     "KvOp",
     "Late",
     "Limits",
+    "LoraPart",
     "ModelBundle",
     "Progress",
     "PromptLogprobs",
@@ -48,6 +49,7 @@ __all__ = [
     "Ticket",
     "Want",
     "WeightSource",
+    "WholePart",
     "draft_shape",
     "hidden_bytes",
     "hidden_group",

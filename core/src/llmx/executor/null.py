@@ -63,7 +63,7 @@ class NullExecutor:
         max_inflight: int = 2,
         nan_tokens: frozenset[int] = frozenset(),
     ) -> None:
-        features = frozenset({"late_mask", "host_logits", "device_drafts", "lora"})
+        features = frozenset({"late_mask", "host_logits", "device_drafts", "lora", "lora.embeddings"})
         self.limits = Limits(max_tokens=max_tokens, max_requests=max_requests, max_inflight=max_inflight, features=features)
         self.model = NullModel(vocab_size, nan_tokens)
         self._needs = needs

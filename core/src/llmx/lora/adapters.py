@@ -12,7 +12,7 @@ from llmx.config import EngineConfig, LoraConfig
 from llmx.errors import ConfigError, LlmxError, ModelNotFound, PlatformError, RequestError
 from llmx.executor.base import Control, Executor
 from llmx.hooks.loader import load_target
-from llmx.lora.bind import bind
+from llmx.lora.bind import bind, embedding_targets
 from llmx.lora.off import NamesAdapter, NoAdapters
 from llmx.lora.peft import read_peft
 from llmx.lora.slots import Adapter, AdapterSlots
@@ -77,6 +77,10 @@ class Adapters(NoAdapters):
                 why = f"its rank is {read.rank}, but --max-lora-rank is {self._config.max_rank}: start with a larger one"
                 raise RequestError(f"adapter {name!r} ({path}): {why}", field="lora_path")
             parts = bind(read, self._model)
+            beyond = bool(read.whole) or bool(parts.keys() & embedding_targets(self._model))
+            if beyond and not self._executor.limits.has("lora.embeddings"):
+                why = "it adapts the embedding or has whole modules (modules_to_save), which this platform does not apply: merge it into the model's weights"
+                raise RequestError(f"adapter {name!r} ({path}): {why}", field="lora_path")
         except RequestError:
             raise
         except (LlmxError, OSError) as error:

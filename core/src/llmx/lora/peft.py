@@ -18,39 +18,48 @@ __all__ = ["Module", "PeftAdapter", "read_peft"]
 
 WEIGHTS_NAME = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
+_SOMETIMES = ("classifier", "score")  # names that peft puts into modules_to_save by itself, of which a model has one or none
 _ROLES = {  # end of a tensor's name -> what it is
     ".lora_A.weight": "a",
     ".lora_B.weight": "b",
+    ".lora_embedding_A": "embedding_a",
+    ".lora_embedding_B": "embedding_b",
     ".lora_magnitude_vector": "magnitude",
     ".lora_magnitude_vector.weight": "magnitude",
     ".base_layer.weight": "base",  # the model's own, which peft adds where a head is adapted
+    ".weight": "whole",  # of a module that modules_to_save names
 }
 
 
 @dataclass(slots=True)
 class Module:
-    """The adapter of one module. a: [rank, in], b: [out, rank]; magnitude: f32 [out] (DoRA)."""
+    """The adapter of one module. a: [rank, in], b: [out, rank]; magnitude: f32 [out] (DoRA). embedding: `in` is the vocabulary."""
 
     a: HostTensor
     b: HostTensor
     scale: float
     magnitude: np.ndarray | None = None
     base_shape: tuple[int, ...] | None = None  # of the weight that it was trained beside, where the file tells
+    embedding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PeftAdapter:
-    """One adapter, in memory of its own. digest: 16 bytes over everything that changes an answer, whatever the files' names are."""
+    """One adapter, in memory of its own. whole: modules with a weight of their own in place of the model's.
+
+    digest: 16 bytes over everything that changes an answer, whatever the files' names are.
+    """
 
     path: str
     settings: AdapterSettings
     modules: dict[str, Module] = field(default_factory=dict)
+    whole: dict[str, HostTensor] = field(default_factory=dict)
     digest: bytes = b""
 
     @property
     def rank(self) -> int:
-        """The largest rank."""
-        return max(module.a.shape[0] for module in self.modules.values())
+        """The largest rank; 0 where all modules are whole."""
+        return max((module.a.shape[0] for module in self.modules.values()), default=0)
 
 
 def read_peft(path: str) -> PeftAdapter:
@@ -69,12 +78,13 @@ def read_peft(path: str) -> PeftAdapter:
         tensors = _by_module(file)
     finally:
         file.close()
-    modules = {name: _module(name, found, settings, str(weights)) for name, found in sorted(tensors.items())}
-    if not modules:
+    whole = _whole(tensors, settings, str(weights))
+    modules = {name: _module(name, found, settings, str(weights)) for name, found in sorted(tensors.items()) if name not in whole}
+    if not modules and not whole:
         raise ModelError("holds no tensors", path=str(weights))
-    if not any(map(_changes, modules.values())):
+    if not whole and not any(map(_changes, modules.values())):
         raise ModelError("this adapter would change nothing: every product of its matrices is zero, so it was not trained, or not saved", path=str(weights))
-    return PeftAdapter(path, settings, modules, _digest(modules))
+    return PeftAdapter(path, settings, modules, whole, _digest(modules, whole))
 
 
 def _by_module(file: SafetensorsFile) -> dict[str, dict[str, HostTensor]]:
@@ -90,11 +100,29 @@ def _by_module(file: SafetensorsFile) -> dict[str, dict[str, HostTensor]]:
     return found
 
 
+def _whole(tensors: dict[str, dict[str, HostTensor]], settings: AdapterSettings, path: str) -> dict[str, HostTensor]:
+    """The weights of modules that are there whole. Raises ModelError where they are not those that modules_to_save names."""
+    whole = {name: found["whole"] for name, found in sorted(tensors.items()) if "whole" in found}
+    for name, tensor in whole.items():
+        if not settings.saves(name):
+            why = "modules_to_save does not name it: save the adapter again with save_embedding_layers=False, or merge it"
+            raise ModelError(f"tensor {name + '.weight'!r} is the weight of a whole module, but {why}", path=path)
+        if len(tensors[name]) > 1 or len(tensor.shape) != 2:
+            raise ModelError(f"module {name!r} has a weight of shape {list(tensor.shape)} and {len(tensors[name]) - 1} more: one matrix is needed", path=path)
+    for given in settings.whole:
+        if given not in _SOMETIMES and not any(AdapterSettings.ends(name, given) for name in whole):
+            raise ModelError(f"modules_to_save names {given!r}, but there is no weight of it: save the adapter again", path=path)
+    return whole
+
+
 def _module(name: str, found: dict[str, HostTensor], settings: AdapterSettings, path: str) -> Module:
-    for role in ("a", "b"):
+    embedding = "embedding_a" in found or "embedding_b" in found
+    roles = {f"lora_embedding_{one}": f"embedding_{one.lower()}" for one in "AB"} if embedding else {f"lora_{one}.weight": one.lower() for one in "AB"}
+    for tensor, role in roles.items():
         if role not in found:
-            raise ModelError(f"module {name!r} has no lora_{role.upper()}.weight", path=path)
-    a, b, rank = found["a"], found["b"], settings.rank_of(name)
+            raise ModelError(f"module {name!r} has no {tensor}", path=path)
+    a, b = (found[role] for role in roles.values())
+    rank = settings.rank_of(name)
     if len(a.shape) != 2 or len(b.shape) != 2:
         raise ModelError(f"module {name!r} has lora_A of shape {list(a.shape)} and lora_B of {list(b.shape)}: matrices are needed", path=path)
     if a.shape[0] != rank or b.shape[1] != rank:
@@ -105,15 +133,18 @@ def _module(name: str, found: dict[str, HostTensor], settings: AdapterSettings, 
     magnitude = dequantize(found["magnitude"]).reshape(-1) if settings.dora else None
     if magnitude is not None and magnitude.size != b.shape[0]:
         raise ModelError(f"module {name!r} has a lora_magnitude_vector of {magnitude.size} numbers for {b.shape[0]} rows", path=path)
-    return Module(a, b, settings.scale_of(name), magnitude, found["base"].shape if "base" in found else None)
+    return Module(a, b, settings.scale_of(name), magnitude, found["base"].shape if "base" in found else None, embedding)
 
 
 def _changes(module: Module) -> bool:
     return bool(module.scale != 0 and dequantize(module.a).any() and dequantize(module.b).any()) or module.magnitude is not None
 
 
-def _digest(modules: dict[str, Module]) -> bytes:
+def _digest(modules: dict[str, Module], whole: dict[str, HostTensor]) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in whole.items():
+        digest.update(f"{name} is {tensor.dtype} {tensor.shape}\n".encode())
+        digest.update(tensor.data.tobytes())
     for name, module in modules.items():
         for tensor in (module.a, module.b):
             digest.update(f"{name} {tensor.dtype} {tensor.shape} {module.scale!r}\n".encode())

@@ -18,7 +18,6 @@ _MERGE = "merge it into the model's weights (peft: merge_and_unload) and serve t
 # field -> why an adapter that sets it is refused; absent, null, false and empty are fine
 _REFUSED: Mapping[str, str] = {
     "lora_bias": "biases of adapters are not served: train with lora_bias=False",
-    "modules_to_save": f"whole modules beside the adapter are not served: {_MERGE}",
     "layer_replication": f"layers are not copied for an adapter: {_MERGE}",
     "alora_invocation_tokens": "adapters that begin inside a prompt (aLoRA) are not served: train a plain LoRA",
     "use_qalora": "QALoRA is not served: train with use_qalora=False",
@@ -42,10 +41,20 @@ class AdapterSettings:
     ranks: Mapping[str, Any] = field(default_factory=dict)
     alphas: Mapping[str, Any] = field(default_factory=dict)
     base: str = ""  # base_model_name_or_path
+    whole: tuple[str, ...] = ()  # modules_to_save: ends of the names of modules that come with a weight of their own
 
     def rank_of(self, module: str) -> int:
         """The rank of a module's adapter."""
         return int(_matching(self.ranks, module, self.rank))
+
+    def saves(self, module: str) -> bool:
+        """Whether modules_to_save names a module."""
+        return any(self.ends(module, one) for one in self.whole)
+
+    @staticmethod
+    def ends(module: str, name: str) -> bool:
+        """Whether `name` is the module's, or its end behind a dot."""
+        return module == name or module.endswith(f".{name}")
 
     def scale_of(self, module: str) -> float:
         """What B (A x) is multiplied by."""
@@ -86,6 +95,7 @@ def read_settings(folder: Path) -> AdapterSettings:
     return AdapterSettings(
         rank, float(alpha), bool(config.get("use_rslora")), bool(config.get("use_dora")),
         _patterns(config, "rank_pattern", path), _patterns(config, "alpha_pattern", path), str(config.get("base_model_name_or_path") or ""),
+        tuple(map(str, config.get("modules_to_save") or ())),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from llmx.executor.adapters import AdapterPart
+from llmx.executor.adapters import LoraPart
 from llmx.request import Request
 
 __all__ = ["Adapter", "AdapterSlots"]
@@ -19,7 +19,7 @@ class Adapter:
     path: str
     digest: bytes
     rank: int
-    parts: dict[str, AdapterPart] = field(repr=False)
+    parts: dict[str, LoraPart] = field(repr=False)
     base: str = ""
     slot: int = -1  # the executor's; -1: on the host only
     pinned: bool = False

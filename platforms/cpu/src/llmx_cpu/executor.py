@@ -12,13 +12,13 @@ from llmx.config import EngineConfig
 from llmx.errors import PlatformError, ProgramError
 from llmx.executor import (
     BLOCK_TOKENS,
-    AdapterPart,
     Control,
     GroupNeed,
     KVPlan,
     KVSpec,
     Late,
     Limits,
+    LoraPart,
     ModelBundle,
     Progress,
     Reply,
@@ -72,7 +72,7 @@ class NativeExecutor:
             max_requests=config.scheduler.max_num_seqs,
             max_inflight=1,
             abis=frozenset({ABI}),
-            features=frozenset({"late_mask", "host_logits", "device_drafts", "lora", "lora.fusions", "collectives", *busy}),
+            features=frozenset({"late_mask", "host_logits", "device_drafts", "lora", "lora.embeddings", "lora.fusions", "collectives", *busy}),
         )
         self._call = StepCall(self.limits.max_requests)
 
@@ -241,10 +241,10 @@ class NativeExecutor:
         times = {kind: spent[i] // 1000 for kind, i in KINDS.items() if spent[i]}
         return Reply(True, {"isa": self._isa, "threads": self._threads, **numbers, "op_us": times})
 
-    def _lora(self, slot: int, parts: Mapping[str, AdapterPart]) -> Reply:
+    def _lora(self, slot: int, parts: Mapping[str, LoraPart]) -> Reply:
         assert self._tape is not None
         try:
-            set_adapter(self._need_engine(), slot, self._tape.targets, parts)
+            set_adapter(self._need_engine(), slot, self._tape.targets, self._tape.tables, parts)
         except PlatformError as error:
             return Reply(False, error=str(error))
         return Reply(True)

@@ -95,7 +95,7 @@ Tape: Any = _struct(
     "Tape",
     "ops,values,parts:p n_ops,n_values,n_parts,logits:i arena_floats:l max_tokens,max_requests,vocab,act_mult,act_width,head_width:i",
 )
-LoraRecord: Any = _struct("LoraRecord", "part,rank,a_type,b_type:i a,b,magnitude:p scale:f pad:i")
+LoraRecord: Any = _struct("LoraRecord", "part,rank,a_type,b_type:i a,b,magnitude:p scale:f kind:i")
 DraftArgs: Any = _struct("DraftArgs", "n,t,r,run,guesses,pad:i slot,q,start,tokens,head,behind,next:p")
 
 _SIGNATURES: dict[str, tuple[Any, str]] = {

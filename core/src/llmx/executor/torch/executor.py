@@ -13,7 +13,7 @@ import torch
 from llmx.batch import Step, StepOutput
 from llmx.config import EngineConfig
 from llmx.errors import ConfigError, PlatformError, ProgramError
-from llmx.executor.adapters import AdapterPart
+from llmx.executor.adapters import LoraPart
 from llmx.executor.base import Control, Late, Limits, Progress, Reply, Ticket
 from llmx.executor.bound import BoundOps, BoundProgram, kinds_using
 from llmx.executor.bundle import ModelBundle
@@ -22,7 +22,7 @@ from llmx.executor.drawing import Drawing
 from llmx.executor.op_weights import weight_refs
 from llmx.executor.page_shapes import group_needs
 from llmx.executor.slots import RequestRows, Slots
-from llmx.executor.torch.adapted import AdaptedLinear
+from llmx.executor.torch.adapted import AdaptedEmbedding, AdaptedLinear
 from llmx.executor.torch.buckets import Buckets, make_buckets
 from llmx.executor.torch.device import free_bytes, open_device
 from llmx.executor.torch.draft import TorchDraft
@@ -83,7 +83,7 @@ class TorchExecutor:
         self._shape = draft_shape(bundle.model, bundle.draft_mask)
         self._communicator: Communicator | None = None
         self._buckets: Buckets | None = None
-        self._lora, self._linears = config.lora.on, list[AdaptedLinear]()
+        self._lora, self._adapted = config.lora.on, list[AdaptedLinear | AdaptedEmbedding]()
         self._adapters: set[int] = set()  # LoRA slots that hold one
         self._block_tokens: tuple[int, ...] = ()
         self._pages: Pages | None = None
@@ -96,7 +96,7 @@ class TorchExecutor:
             max_requests=config.scheduler.max_num_seqs,
             max_inflight=1,
             abis=frozenset({ABI}),
-            features=frozenset({"late_mask", "host_logits", "device_drafts", "lora", "collectives"}),
+            features=frozenset({"late_mask", "host_logits", "device_drafts", "lora", "lora.embeddings", "collectives"}),
         )
 
     def connect(self, communicator: Communicator) -> None:
@@ -146,9 +146,10 @@ class TorchExecutor:
         for one in self._packed:
             call = one.kernel.bind(one.spec, one.weights, tuple(states[name] for name in one.states))
             found, program = one.choice.resolution, model.programs[one.choice.program]
-            if self._lora and found.kinds == ("linear",) and program.name == "main":
-                call = AdaptedLinear(call, program.ops[one.choice.first], self._device)
-                self._linears.append(call)
+            if self._lora and found.kinds in (("linear",), ("embed",)) and program.name == "main":
+                adapted = AdaptedLinear if found.kinds == ("linear",) else AdaptedEmbedding
+                call = adapted(call, program.ops[one.choice.first], self._device)
+                self._adapted.append(call)
             ops = BoundOps.of(program, one.choice.first, len(found.kinds), call, found.provider, "graph_safe" in found.tags)
             bound[one.choice.program].append(ops)
         self._bound = BoundProgram(model.programs["main"], bound["main"])
@@ -296,13 +297,13 @@ class TorchExecutor:
         graphs = self._buckets.stats if self._buckets else {}
         return Reply(True, {**self._stats, **graphs, "free_bytes": free_bytes(self._device), "slots": len(self._slots.used) if self._slots else 0})
 
-    def _change_adapter(self, slot: int, parts: Mapping[str, AdapterPart] | None) -> Reply:
-        for linear in self._linears:
-            linear.drop(slot)
+    def _change_adapter(self, slot: int, parts: Mapping[str, LoraPart] | None) -> Reply:
+        for one in self._adapted:
+            one.drop(slot)
         self._adapters.discard(slot)
         if parts is not None:
-            for linear in self._linears:
-                linear.put(slot, parts)
+            for one in self._adapted:
+                one.put(slot, parts)
             self._adapters.add(slot)
         return Reply(True)
 
@@ -317,7 +318,7 @@ class TorchExecutor:
         if self._buckets is not None:
             self._buckets.close()
         self._buckets, self._drafts = None, None
-        self._packed, self._linears, self._bound, self._pages, self._slots, self._flight = [], [], None, None, None, None
+        self._packed, self._adapted, self._bound, self._pages, self._slots, self._flight = [], [], None, None, None, None
 
     def _ready(self) -> tuple[Slots, Pages]:
         if self._slots is None or self._pages is None:

@@ -41,8 +41,9 @@ def embed(b: TapeBuilder, op: Op) -> None:
     source = b.input_name(op.ins[0])
     if source not in _EMBEDDED:
         raise ProgramError(f"embed in {op.region}: the native executor reads the Program inputs {' and '.join(map(repr, _EMBEDDED))} only")
-    handle = b.weights.weight(op.weights["w"][0].weight)
-    b.emit("embed", "T", row_width(op.outs[0]), [], [b.define(op.outs[0])], w=[handle], f=[op.attrs.scale], i=[_EMBEDDED[source], 0])
+    (part,) = op.weights["w"]
+    handle, at = b.weights.weight(part.weight), b.add_part(part, 0)
+    b.emit("embed", "T", row_width(op.outs[0]), [], [b.define(op.outs[0])], w=[handle], f=[op.attrs.scale], i=[_EMBEDDED[source], 0, 1 + at])
 
 
 def pos_embed(b: TapeBuilder, op: Op) -> None:

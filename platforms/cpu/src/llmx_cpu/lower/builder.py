@@ -73,6 +73,7 @@ class BuiltTape:
     parts: Any
     names: dict[int, int]  # Program value id -> tape value
     targets: tuple[str, ...]  # per part, the name that adapters use
+    tables: frozenset[int] = frozenset()  # parts that are embeddings
 
 
 @dataclass(slots=True)
@@ -117,11 +118,12 @@ class TapeBuilder:
         """Name of the Program input that a value is."""
         return "" if value is None else self.inputs.get(value.id, "")
 
-    def add_part(self, part: Part, column: int) -> None:
-        """One weight of a linear."""
+    def add_part(self, part: Part, column: int) -> int:
+        """One weight of a linear, or of an embedding; its place."""
         bias = -1 if part.bias is None else self.weights.vector(part.bias)
         self.parts.append((self.weights.weight(part.weight), bias, column))
         self.targets.append(part.target)
+        return len(self.parts) - 1
 
     def emit(self, kind: str, rows: str, width: int, ins: list[int], outs: list[int], mult: int = 1, **fields: Any) -> None:
         """Append a record. fields: w, i, f as lists."""
@@ -144,7 +146,8 @@ class TapeBuilder:
             logits=self.storage[result.id], arena_floats=total, max_tokens=max_tokens, max_requests=max_requests, vocab=vocab,
             act_mult=max((r["mult"] for r in products), default=1), act_width=max(widths, default=32), head_width=row_width(result),
         )  # fmt: skip
-        return BuiltTape(struct, ops, values, parts, dict(self.storage), tuple(self.targets))
+        tables = frozenset(r["i"][2] - 1 for r in self.records if r["kind"] == KINDS["embed"] and r["i"][2:] > [0])
+        return BuiltTape(struct, ops, values, parts, dict(self.storage), tuple(self.targets), tables)
 
     def _place(self, logits: int, max_tokens: int) -> tuple[list[int], int]:
         """Offset of every value in floats, and the size of the arena. A freed place goes to the next value that fits."""
