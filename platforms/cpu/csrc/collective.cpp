@@ -10,9 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "pause.h"
 
 namespace llmx {
 namespace {
@@ -21,14 +19,6 @@ constexpr int64_t kSlotBytes = 1 << 20;  // of one rank and turn; longer arrays 
 constexpr int64_t kHeaderBytes = 8192;
 constexpr int kSpins = 2048, kYields = 64;  // then sleep: the other rank may have no processor
 constexpr const char* kLost = "a rank of this engine is gone";
-
-inline void pause_cpu() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
 
 void sleep_on(std::atomic<uint32_t>* word, uint32_t seen) {
   const timespec most{0, 100'000'000};  // then look whether a rank is lost

@@ -12,20 +12,14 @@
 
 #include <chrono>
 
+#include "pause.h"
+
 namespace llmx {
 namespace {
 
 constexpr int kSpinRounds = 64;           // pauses between two looks at the clock
 constexpr int64_t kSpinMicroseconds = 80;  // then yield
 constexpr int kYields = 32;                // then sleep
-
-inline void pause_cpu() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
 
 inline uint32_t next_of(uint64_t range) { return static_cast<uint32_t>(range); }
 inline uint32_t end_of(uint64_t range) { return static_cast<uint32_t>(range >> 32); }

@@ -15,7 +15,7 @@ from llmx.executor.distributed.serve import RankServer
 from llmx.executor.distributed.wire import Begin, Link, Said, ToRank
 from llmx.hooks.collectives import Communicator, ProcessGroup
 
-__all__ = ["main"]
+__all__ = ["end_with_rank_0", "main"]
 
 
 def main(arguments: list[str]) -> int:
@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
     for group_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they reach the whole group; rank 0 says when to end
         signal.signal(group_signal, signal.SIG_IGN)
     end = socket.socket(fileno=int(arguments[0]))
-    threading.Thread(target=_end_with_rank_0, args=(end.fileno(),), daemon=True).start()
+    threading.Thread(target=end_with_rank_0, args=(end.fileno(),), daemon=True).start()
     link = Link(end, ToRank)
     try:
         begin: Begin = link.receive()
@@ -52,8 +52,8 @@ def _prepared(begin: Begin, link: Link) -> RankServer | None:
     return RankServer(ready.executor, ready.plan, link, join)
 
 
-def _end_with_rank_0(fd: int) -> None:
-    """A thread that sleeps until rank 0 hangs up: no orphan keeps the memory of a model."""
+def end_with_rank_0(fd: int) -> None:
+    """What a thread does that sleeps until rank 0 hangs up and then ends the process: no orphan keeps the memory of a model. fd: this end."""
     poll = select.poll()
     poll.register(fd, select.POLLHUP | select.POLLRDHUP)
     poll.poll()

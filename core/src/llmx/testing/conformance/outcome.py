@@ -17,6 +17,7 @@ ALLOWED_SKIPS = {
     "no late masks": "the executor does not have the features late_mask and host_logits",
     "no graphs": "the device does not have the capability graph.capture",
     "no sleep": "the device does not have the capability memory.sleep",
+    "no collectives": "the platform has no group of ranks (llmx_process_group)",
     "one step": "the executor takes one step at a time",
 }
 

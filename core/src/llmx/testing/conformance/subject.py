@@ -29,15 +29,17 @@ class Subject:
     """One installed platform. emulated: its device is torch's "cpu", whatever its probe says.
 
     exact: it takes float32, so results are compared closely. tolerance: what may differ, as a share of the largest value.
-    environ: of this process before the platform was imported. Raises PluginError and PlatformError for a platform that is not installed or does not load.
+    environ: of this process before the platform was imported. options: for llmx.resolve. kept: what one check found and others use.
+    Raises PluginError and PlatformError for a platform that is not installed or does not load.
     """
 
     def __init__(self, name: str, *, emulate: bool = False) -> None:
         self.name, self.emulated, self.environ = name, emulate, probe_environment()
+        self.kept: dict[Any, Any] = {}
         options: dict[str, Any] = {"platform": name, "max_num_seqs": SEQS, "max_num_batched_tokens": TOKENS, "threads": 1}
         if emulate:
             options["device"] = "cpu"
-        self._options = options
+        self.options = options
         plain, _ = resolve(options)
         self.loader = PluginLoader.discover(plain.platform)
         installed = [item.name for item in self.loader.group("llmx.platforms")]
@@ -58,9 +60,19 @@ class Subject:
             raise PlatformError(f"--emulate: platform {name!r} brings an executor of its own; only a device that torch knows (llmx_device_runtime) is emulated")
         self.computes = any(choice.resolution.abi != _NO_MODEL for choice in self.choices(tiny_llama()))
 
+    @property
+    def has_ranks(self) -> bool:
+        """Whether ranks of this platform can meet: it implements llmx_process_group."""
+        if "ranks" not in self.kept:
+            group = self.manager.hook.llmx_process_group(config=self.config, caps=self.caps, size=2)
+            if group is not None and group.close is not None:
+                group.close()
+            self.kept["ranks"] = group is not None
+        return bool(self.kept["ranks"])
+
     def configured(self, **options: Any) -> tuple[EngineConfig, Any]:
         """(configuration with the platform's defaults and checks, caps) for further options. Raises ConfigError as a start would."""
-        config, changes = resolve({**self._options, **options})
+        config, changes = resolve({**self.options, **options})
         caps = self.platform.caps(config)
         config, _, _ = self.platform.configure(config, caps, [change.path for change in changes])
         return config, caps

@@ -31,16 +31,20 @@ AREAS: dict[str, tuple[str, int]] = {
     "errors": ("hook_results:ERROR_CHECKS", 6),
     "graph capture": ("graphs:CHECKS", 5),
     "memory and sleep": ("sleep:CHECKS", 4),
+    "collectives": ("collectives:checks", 14),
 }
 # what a platform may have one day and this suite does not check: the hook that it waits for
 WAITING = {
-    "collectives": "llmx_process_group and llmx_communicator",
     "KV transfer": "llmx_kv_mover and llmx_kv_connectors",
     "LoRA": "the LoRA ops",
     "mixtures of experts and recurrent states": "model families that serve them",
 }
-# areas that wait for a capability of the device: without it none of their checks has a subject
-OPTIONAL = {"graph capture": "graph.capture", "memory and sleep": "memory.sleep"}
+# areas that wait for something that a platform may lack: without it none of their checks has a subject
+OPTIONAL: dict[str, Callable[[Subject], bool]] = {
+    "graph capture": lambda subject: subject.caps.has("graph.capture"),
+    "memory and sleep": lambda subject: subject.caps.has("memory.sleep"),
+    "collectives": lambda subject: subject.has_ranks,
+}
 _OUTCOMES: tuple[Outcome, ...] = ("passed", "failed", "refused", "not run")
 
 
@@ -121,7 +125,7 @@ class Suite:
 
     def _too_few(self, results: Sequence[Result]) -> list[Result]:
         passed = {area: sum(r.area == area and r.outcome == "passed" for r in results) for area in self.areas}
-        due = [area for area in self.areas if area not in OPTIONAL or self.subject.caps.has(OPTIONAL[area])]
+        due = [area for area in self.areas if area not in OPTIONAL or OPTIONAL[area](self.subject)]
         missing = [(area, passed[area], AREAS[area][1]) for area in due if passed[area] < AREAS[area][1]]
         return [Result(area, "enough checks", "failed", f"{found} checks passed, at least {least} must") for area, found, least in missing]
 
