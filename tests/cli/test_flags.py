@@ -102,7 +102,6 @@ REFUSES = {
     '--lora-modules {"name":"a","path":"b","rank":4}': "name, path and base_model_name",
     "--max-loras 0": "in 1..256",
     "--max-lora-rank 1024": "in 1..512",
-    "--max-cpu-loras 2": "until they are unloaded",
     "--no-enable-auto-tool-choice": "tool_choice none",
     "--attention-backend FLASH_ATTN": "--kernel attention=PROVIDER",
     "--spec-model draft-135m": "--spec-method ngram or suffix",

@@ -107,6 +107,7 @@ class LoraConfig:
     enabled: bool = False
     max_loras: int = 8  # device slots: different adapters that run at the same time
     max_rank: int = 64
+    max_host: int = 64  # adapters kept in host memory, beside those in use; others are read again when they are next named
     modules: tuple[tuple[str, str], ...] = ()  # (name, folder) of those that are there from the start
     folder: str = ""  # its subfolders are adapters, found by name when a request asks for one
 

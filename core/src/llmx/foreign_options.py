@@ -114,7 +114,6 @@ FOREIGN: tuple[ForeignOption, ...] = (
 REFUSED: dict[str, str] = {
     name: why
     for why, names in (
-        ("loaded adapters stay in memory until they are unloaded: leave it out", "max_cpu_loras"),
         ("an adapter's modules are those of its file: leave it out", "lora_target_modules"),
         (_LORA, "default_mm_loras lora_extra_vocab_size"),
         (_LORA, "enable_tower_connector_lora specialize_active_lora enable_mixed_moe_lora_format enable_moe_shared_loras max_lora_cls_labels"),

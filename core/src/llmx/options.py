@@ -164,6 +164,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("lora_modules", "lora.modules", "list", "adapter that is there from the start, NAME=FOLDER; several are allowed; switches adapters on"),
     Option("lora_dir", "lora.folder", "str", "folder of adapters, each found by its name when a request gives one; switches adapters on"),
     Option("max_loras", "lora.max_loras", "int", "different adapters that run at the same time; more may be loaded"),
+    Option("max_cpu_loras", "lora.max_host", "int", "adapters kept in host memory; one that was dropped is read again when a request names it"),
     Option("max_lora_rank", "lora.max_rank", "int", "greatest rank of an adapter"),
     Option("host", "server.host", "str", "address to listen on", server=True),
     Option("port", "server.port", "int", "port to listen on", server=True),

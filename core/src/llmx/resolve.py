@@ -284,6 +284,7 @@ def _check(config: EngineConfig, labels: Mapping[str, str]) -> None:
         ("draft.num_tokens", config.draft.num_tokens, 1, 16),
         ("lora.max_loras", config.lora.max_loras, 1, 256),
         ("lora.max_rank", config.lora.max_rank, 1, 512),
+        ("lora.max_host", config.lora.max_host, 1, 65536),
         ("server.port", config.server.port, 0, 65535),
         ("server.grpc_port", config.server.grpc_port, 0, 65535),
         ("server.grpc_max_message_bytes", config.server.grpc_max_message_bytes, 1024, 32 * 2**20),

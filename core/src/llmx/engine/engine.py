@@ -143,11 +143,11 @@ class Engine:
             outputs.append(self._close(request, SeqOutput(request.id, request.index, [])))
         return outputs
 
-    def expire(self) -> list[tuple[str, QueueTimeout]]:
-        """End the requests that have waited too long for their first step: (id, error) of each."""
+    def expire(self) -> list[tuple[str, RequestError]]:
+        """End the requests that have waited too long for their first step, or can never start: (id, error) of each."""
         ended = {request.id: error for request, error in self.queue.overdue()}
-        for name in ended:
-            self.abort(Abort(name, reason="timeout"))
+        for name, error in ended.items():
+            self.abort(Abort(name, reason="timeout" if isinstance(error, QueueTimeout) else "error"))
         return list(ended.items())
 
     @property

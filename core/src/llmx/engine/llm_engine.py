@@ -185,6 +185,10 @@ class LLMEngine:
                 abort = processor.take(item)
                 if abort is not None:
                     self.engine.abort(abort)
+        for name, error in self.engine.expire():
+            if (processor := self._processors.get(name)) is not None:
+                touched[name] = processor
+                processor.fail(str(error))
         outputs: list[Any] = []  # RequestOutput, of pooling requests PoolingRequestOutput
         for request_id, processor in touched.items():
             kind, finished = self._kinds[request_id], processor.finished

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from functools import partial
+from itertools import chain
 from math import prod
 from time import monotonic
 from typing import Any
@@ -126,6 +128,7 @@ def _started(ready: Prepared, executor: Executor, progress: Progress, began: flo
     engine.processors = processors_from(ready.manager, ready.config, LogitsModel(vocab_size, eos_ids, grammars.token_bytes))
     if (adapters := adapters_of(ready.config, bundle.model, executor, ready.manager)) is not None:
         engine.adapters, engine.scheduler.admission.adapters = adapters, adapters.slots
+        adapters.memory.unfinished = partial(chain, engine.scheduler.running, engine.scheduler.waiting)
     step_s = measure(engine)
     watch_steps(engine, ready.manager, ready.config)
     return engine, _info(ready, kv_plan, monotonic() - began, step_s, engine.adapters.facts())

@@ -13,6 +13,7 @@ from llmx.errors import ConfigError, LlmxError, ModelNotFound, PlatformError, Re
 from llmx.executor.base import Control, Executor
 from llmx.hooks.loader import load_target
 from llmx.lora.bind import bind, embedding_targets
+from llmx.lora.host import HostMemory
 from llmx.lora.off import NamesAdapter, NoAdapters
 from llmx.lora.peft import read_peft
 from llmx.lora.slots import Adapter, AdapterSlots
@@ -21,7 +22,7 @@ from llmx.request import Request
 
 __all__ = ["Adapters", "adapters_of"]
 
-MAX_LOADED = 1024  # adapters that are kept on the host
+MAX_LOADED = 16384  # names
 
 
 class Adapters(NoAdapters):
@@ -31,6 +32,7 @@ class Adapters(NoAdapters):
         self._config, self._model, self._executor = config, model, executor
         self._named: dict[str, Adapter] = {}
         self.slots = AdapterSlots(config.max_loras, self._put, self._drop)
+        self.memory = HostMemory(config.max_host)
         self.resolvers: dict[str, Callable[[str], str | None]] = {}
 
     def __len__(self) -> int:
@@ -51,11 +53,34 @@ class Adapters(NoAdapters):
         if len(self._named) >= MAX_LOADED and before is None:
             raise RequestError(f"{len(self._named)} adapters are loaded, which is the limit: unload one first", field="lora_name")
         adapter = self._read(name, path)
-        if before is not None:
-            adapter.pinned, before.pinned, before.gone = before.pinned, False, True
-        self._named[name] = adapter
+        self._name(adapter, before)
         self.slots.sweep(running)
         return self._pinned(adapter, pin)
+
+    def _name(self, adapter: Adapter, before: Adapter | None) -> None:
+        """Serve an adapter under its name. Requests that have the one before keep it."""
+        if before is not None:
+            adapter.pinned, before.pinned, before.gone = before.pinned, False, True
+            self.memory.forget(before)
+        self._named[adapter.name] = adapter
+        self.memory.use(adapter)
+
+    def _present(self, name: str) -> Adapter:
+        """The adapter of a name, with its matrices in host memory: read again where they made room for others.
+
+        Files that changed meanwhile are another adapter, as if it had been loaded again. Raises ModelNotFound, RequestError.
+        """
+        adapter = self.find(name)
+        if adapter.parts:
+            self.memory.use(adapter)
+            return adapter
+        read = self._read(name, adapter.path)
+        if read.digest != adapter.digest:
+            self._name(read, adapter)
+            return read
+        adapter.parts = read.parts
+        self.memory.use(adapter)
+        return adapter
 
     def resolve(self, name: str, running: Iterable[Request]) -> dict[str, Any]:
         """The facts about an adapter, loaded now where a resolver finds one that nobody loaded; {} when there is none. Raises RequestError."""
@@ -95,8 +120,10 @@ class Adapters(NoAdapters):
 
     def pin(self, name: str, running: Iterable[Request]) -> dict[str, Any]:
         """Bring an adapter into a slot and keep it there until it is unloaded. Raises RequestError when no slot is free for that."""
-        adapter = self.find(name)
+        adapter = self._present(name)
         if not adapter.pinned and not self.slots.take(adapter, running):
+            if adapter.failed is not None:
+                raise adapter.failed
             raise RequestError(f"adapter {name!r} cannot be pinned: all {self._config.max_loras} slots are in use or pinned (--max-loras)", field="lora_name")
         return self._pinned(adapter, True)
 
@@ -104,6 +131,7 @@ class Adapters(NoAdapters):
         """Serve an adapter no more. Requests that had begun keep it until they end. Raises ModelNotFound."""
         adapter = self.find(name)
         del self._named[name]
+        self.memory.forget(adapter)
         adapter.gone, adapter.pinned = True, False
         self.slots.sweep(running)
 
@@ -126,9 +154,9 @@ class Adapters(NoAdapters):
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def check(self, message: NamesAdapter) -> None:
-        """Raise ModelNotFound when a request names an adapter that is not loaded."""
+        """Raise ModelNotFound when a request names an adapter that is not loaded, RequestError for one that cannot be read again."""
         if message.lora:
-            self.find(message.lora)
+            self._present(message.lora)
 
     def fields(self, message: NamesAdapter) -> dict[str, Any]:
         """Fields of its Request."""

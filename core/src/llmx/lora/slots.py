@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from llmx.errors import PlatformError, RequestError, RequestFailed
 from llmx.executor.adapters import LoraPart
 from llmx.request import Request
 
@@ -24,10 +25,11 @@ class Adapter:
     slot: int = -1  # the executor's; -1: on the host only
     pinned: bool = False
     gone: bool = False  # unloaded; requests that had begun keep it
+    failed: RequestError | None = None  # why it could not be copied to a slot, the last time
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its matrices."""
+        """Bytes of its matrices in host memory; 0 while they are not there."""
         return sum(part.nbytes for part in self.parts.values())
 
 
@@ -46,11 +48,19 @@ class AdapterSlots:
         return len(self._resident)
 
     def take(self, adapter: Adapter, running: Iterable[Request]) -> bool:
-        """Bring an adapter into a slot and keep it there while a request that runs uses it. False: all slots are used by running requests or pinned."""
+        """Bring an adapter into a slot and keep it there while a request that runs uses it.
+
+        False: all slots are used by running requests or pinned, or it could not be copied; then `failed` of the adapter says why, and the slot is free.
+        """
+        adapter.failed = None
         if adapter not in self._resident:
             if not self._free and not self._evict({request.adapter for request in running}):
                 return False
-            self._put(self._free[-1], adapter)
+            try:
+                self._put(self._free[-1], adapter)
+            except PlatformError as error:
+                adapter.failed = RequestFailed(f"adapter {adapter.name!r} could not be copied to a device slot: {error}", field="model")
+                return False
             adapter.slot = self._free.pop()
             self.swaps += 1
         self._resident[adapter] = self._resident.pop(adapter, None)

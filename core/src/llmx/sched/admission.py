@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from llmx.errors import RequestError
 from llmx.kv.manager import KVManager
-from llmx.lora.slots import AdapterSlots
+from llmx.lora.slots import Adapter, AdapterSlots
 from llmx.request import Request
 from llmx.sched.policy import Waiting
 
@@ -30,6 +31,7 @@ class Admission:
         self._headroom = MIN_HEADROOM
         self.last_arrival: int | None = None  # set: requests that arrived later wait
         self.adapters: AdapterSlots | None = None
+        self.failed: dict[Request, RequestError] = {}  # waiting requests that can never start, until they are ended
 
     def note_preemption(self) -> None:
         """A running request lost its blocks: admit more carefully."""
@@ -62,4 +64,12 @@ class Admission:
             for group, pool in enumerate(self._kv.pools):
                 reserved[group] += max(1, int(self._headroom * pool.num_blocks))
         fits = self._kv.room_for(request, len(request.tokens), hit=hit, reserved=reserved)
-        return fits and (request.adapter is None or self.adapters is None or self.adapters.take(request.adapter, running))
+        return fits and (request.adapter is None or self.adapters is None or self._in_slot(request, request.adapter, self.adapters, running))
+
+    def _in_slot(self, request: Request, adapter: Adapter, slots: AdapterSlots, running: list[Request]) -> bool:
+        if request in self.failed:
+            return False
+        taken = slots.take(adapter, running)
+        if adapter.failed is not None:
+            self.failed[request] = adapter.failed
+        return taken

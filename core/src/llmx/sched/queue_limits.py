@@ -39,8 +39,14 @@ class QueueLimits:
             why = f"requests of {waiting} tokens are waiting, with {num_tokens} more it would be over the limit of {self._max_tokens}"
             raise QueueFull(f"{why} (--max-num-queued-tokens): try again later", retry_after_s=self._retry_after_s())
 
-    def overdue(self) -> list[tuple[Request, QueueTimeout]]:
-        """Requests that have waited too long for their first step, each with its error. An answer whose siblings run may wait."""
+    def overdue(self) -> list[tuple[Request, RequestError]]:
+        """Requests that are to be ended, each with its error: those that have waited too long for their first step (an answer whose siblings run may
+        wait), and those that can never start.
+        """
+        failed, self._scheduler.admission.failed = self._scheduler.admission.failed, {}
+        return [*failed.items(), *self._late()]
+
+    def _late(self) -> list[tuple[Request, RequestError]]:
         if self._timeout_s is None:
             return []
         latest = self._clock() - self._timeout_s

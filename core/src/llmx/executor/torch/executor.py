@@ -301,10 +301,16 @@ class TorchExecutor:
         for one in self._adapted:
             one.drop(slot)
         self._adapters.discard(slot)
-        if parts is not None:
+        if parts is None:
+            return Reply(True)
+        try:
             for one in self._adapted:
                 one.put(slot, parts)
-            self._adapters.add(slot)
+        except (MemoryError, RuntimeError) as error:  # torch's out of memory is a RuntimeError
+            for one in self._adapted:
+                one.drop(slot)
+            return Reply(False, error=str(error))
+        self._adapters.add(slot)
         return Reply(True)
 
     def check_slots(self, expected: dict[int, list[int]]) -> None:

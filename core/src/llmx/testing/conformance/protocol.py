@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["CHECKS"]
 
 ALL = Want(top_logprobs=3)
-_FEATURES = {"collectives", "device_drafts", "late_mask", "host_logits", "ahead_drafts", "kv.arena", "kv.layerwise", "host_busy"}
-_FEATURES |= {"lora", "lora.embeddings", "lora.fusions"}
+_FEATURES = {
+    *("collectives", "device_drafts", "late_mask", "host_logits", "ahead_drafts", "kv.arena", "kv.layerwise", "host_busy"),
+    *("lora", "lora.embeddings", "lora.fusions"),
+}
 
 
 def it_is_an_executor(subject: Subject) -> None:
