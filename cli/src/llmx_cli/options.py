@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llmx.foreign_options import FOREIGN, ForeignOption
 from llmx.options import OPTIONS, Option, PluginOption
+from llmx.record import record
 
 if TYPE_CHECKING:
     from llmx.config import Change, EngineConfig
@@ -22,7 +22,7 @@ _PANELS = {"model": "Model", "cache": "KV cache", "scheduler": "Scheduler", "pla
 _METAVARS = {"str": "TEXT", "int": "N", "float": "NUMBER", "bytes": "SIZE", "tokens": "TOKENS", "list": "TEXT", "json": "JSON"}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settings:
     """What the command line says about the engine: options by name (given ones only) and the configuration file."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llmx.options import OPTIONS
+from llmx.record import record
 
 if TYPE_CHECKING:
     from llmx.config import Change
@@ -19,7 +19,7 @@ __all__ = ["Started", "summary"]
 _MIB = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Started:
     """A model that is served. changes: what its configuration has that is no default."""
 

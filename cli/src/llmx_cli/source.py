@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmx.errors import LlmxError, RequestError
+from llmx.record import record
 from llmx_cli.error_body import error_message
 from llmx_cli.options import Settings
 from llmx_cli.pull import fetched
@@ -20,7 +21,7 @@ __all__ = ["LocalSource", "RemoteSource", "Sampling", "Source", "open_source"]
 _TIMEOUT_S = 600  # without a byte from the server
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sampling:
     """What a user may say about sampling. temperature None: the model's own; max_tokens None: until the model stops or the context is full."""
 

@@ -6,13 +6,15 @@ Each field says its unit. None means: derived from the model or the machine when
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from llmx.record import record
 
 __all__ = ["CacheConfig", "Change", "DraftConfig", "EngineConfig", "LoraConfig", "ModelConfig", "PlatformConfig", "SchedulerConfig", "ServerConfig"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelConfig:
     """Which model. source: an embedded name, a .gguf file, a directory with config.json and safetensors, or org/name[@revision][:QUANT]."""
 
@@ -38,7 +40,7 @@ class ModelConfig:
     pooler_config: Mapping[str, Any] = field(default_factory=dict)  # pooling_type, use_activation: over what the model's files say
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CacheConfig:
     """The KV cache. kv_bytes or num_blocks fixes its size; otherwise it follows free memory."""
 
@@ -49,7 +51,7 @@ class CacheConfig:
     memory_fraction: float = 0.5  # share of the available memory that the KV cache may take by default
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SchedulerConfig:
     """Continuous batching. max_num_batched_tokens: the token budget of one step."""
 
@@ -64,7 +66,7 @@ class SchedulerConfig:
     step_timeout_s: float | None = None  # an engine that ends no step for so long hangs; 0: never; None: see engine.watchdog
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlatformConfig:
     """Which platform and kernels. kernels: op kind -> providers in the order wanted; one alone is forced."""
 
@@ -83,7 +85,7 @@ class PlatformConfig:
         return max(1, (self.threads or usable) // self.tensor_parallel_size)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StructuredConfig:
     """Structured output. backend: asked first; auto: the one of highest priority."""
 
@@ -91,7 +93,7 @@ class StructuredConfig:
     timeout_s: float = 10.0  # for compiling one grammar
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DraftConfig:
     """Drafting: what was written; llmx.draft.start reads it. No method anywhere: no drafting."""
 
@@ -100,7 +102,7 @@ class DraftConfig:
     num_tokens: int | None = None  # per request and step at most
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LoraConfig:
     """Adapters. Modules or a folder alone turn them on."""
 
@@ -117,7 +119,7 @@ class LoraConfig:
         return self.enabled or bool(self.modules) or bool(self.folder)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerConfig:
     """The HTTP server."""
 
@@ -152,7 +154,7 @@ class ServerConfig:
     profile_dir: str = ""  # folder of what POST /stop_profile writes; none: nothing is profiled
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineConfig:
     """Everything one engine needs."""
 
@@ -173,7 +175,7 @@ class EngineConfig:
         return {"auto": own, "float32": "f32", "bfloat16": "bf16", "int8": "i8"}[self.cache.kv_dtype]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Change:
     """One value that was not the plain default: where it came from and why."""
 

@@ -6,13 +6,14 @@ So that a command line, a file or LLM(...) written for another engine either mea
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from llmx.record import record
 
 __all__ = ["FOREIGN", "REFUSED", "ForeignOption", "foreign_reason"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ForeignOption:
     """One such option. accepts: the values, in lower case, that describe what llmx does. why: what is said of any other value.
 

@@ -6,15 +6,17 @@ its owner component by its path.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
+
+from llmx.record import record
 
 __all__ = ["OPTIONS", "Option", "PluginOption"]
 
 Kind = Literal["str", "int", "float", "bool", "bytes", "tokens", "list", "json"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Option:
     """One option. path: field of EngineConfig. kind bytes takes 4G, tokens takes 8k, list may be given several times, json is an object.
 
@@ -43,7 +45,7 @@ class Option:
         return f"LLMX_{self.name.upper()}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PluginOption(Option):
     """An option that a plugin adds (the hook llmx_add_options). path is plugins.PLUGIN.NAME. minimum, maximum: of a number."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 
 import pluggy
@@ -20,13 +20,14 @@ from llmx.hooks.loader import PluginLoader, owned_results
 from llmx.hooks.types import EnvVar, OptionDef
 from llmx.option_values import convert
 from llmx.options import OPTIONS, PluginOption
+from llmx.record import record
 
 __all__ = ["InstalledOptions", "declared_options", "installed_options", "with_plugin_defaults"]
 
 _KINDS = ("str", "int", "float", "bool", "bytes", "tokens", "list", "json")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InstalledOptions:
     """The options of all allowed plugins, and the variables that plugins declare beside them."""
 

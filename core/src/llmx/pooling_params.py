@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from llmx.errors import RequestError
+from llmx.record import record
 
 __all__ = ["POOLING_KINDS", "TASKS", "PoolingConfig", "PoolingKind", "PoolingParams", "Task", "check_pooling", "gives_rows"]
 
@@ -15,7 +15,7 @@ POOLING_KINDS: tuple[str, ...] = ("cls", "last", "mean", "all")
 TASKS: tuple[str, ...] = ("embed", "classify", "token_embed", "token_classify")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PoolingConfig:
     """How a model's rows become its answer.
 
@@ -44,7 +44,7 @@ class PoolingConfig:
         return (*whole, "token_classify" if self.classifies else "token_embed")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PoolingParams:
     """What one request wants. None: what the model does by itself.
 

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 from llmx.errors import RequestError
+from llmx.record import record
 from llmx.structured_params import StructuredOutputsParams
 
 __all__ = [
@@ -56,7 +57,7 @@ class RequestOutputKind(IntEnum):
     FINAL_ONLY = 2
 
 
-@dataclass(slots=True, frozen=True)
+@record
 class LogitsProcessorParams:
     """A logits processor that a plugin registered (the hook llmx_logits_processors), with its arguments for one request."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llmx.errors import ConfigError
+from llmx.record import record
 
 if TYPE_CHECKING:
     from llmx.tokens.tokenizer import Tokenizer
@@ -23,7 +23,7 @@ _MAX_PROMPT, _MAX_TOTAL, _MIN = 1024, 2048, 4  # tokens; what is usually kept of
 _WORDS = "the of and to in is that for it as was with be by on not he this are or his from at which but have an had they you were their one all we can".split()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sample:
     """One request: a prompt as text or token ids, and how many tokens to generate."""
 
@@ -31,7 +31,7 @@ class Sample:
     output_len: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DatasetOptions:
     """The options that say what prompts are sent."""
 

@@ -6,13 +6,13 @@ import asyncio
 import resource
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import perf_counter, process_time
 from typing import Any
 
 import msgspec
 
 from llmx.errors import RequestError
+from llmx.record import record
 from llmx_cli.bench.client import Client, HttpFailure
 from llmx_cli.bench.datasets import Sample
 from llmx_cli.bench.exchange import Exchange, perform
@@ -22,7 +22,7 @@ __all__ = ["Load", "first_model", "run_load", "wait_until_ready"]
 _POLL_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Load:
     """A load and what it measured. cpu_s: processor time that this client took for it."""
 

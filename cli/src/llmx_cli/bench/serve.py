@@ -6,7 +6,6 @@ import json
 import math
 import random
 import sys
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmx.errors import ConfigError
+from llmx.record import record
 from llmx_cli.bench.datasets import DatasetOptions, Sample, samples
 from llmx_cli.bench.metrics import METRICS
 from llmx_cli.fields import with_fields
@@ -28,7 +28,7 @@ _BACKENDS = ("openai", "openai-chat")
 _LIST = "Several: comma between."
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServeOptions:
     """The options of `llmx bench serve` beside the dataset's."""
 

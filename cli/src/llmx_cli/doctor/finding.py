@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from llmx.record import record
 
 __all__ = ["Finding"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finding:
     """check: what was looked at. level: an error keeps a model from being served, a warning does not. fix: a command, "" where nothing is wrong."""
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from llmx.record import record
+
 __all__ = ["Answer", "Call", "CallArguments", "CallStart", "Content", "Event", "Reasoning", "joined"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Content:
     """Text for the reader."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reasoning:
     """Text of the model's thoughts."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CallStart:
     """A tool call begins. index: 0, 1, ... in the order of the calls; id: the model's own, where the format has one."""
 
@@ -31,7 +33,7 @@ class CallStart:
     id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CallArguments:
     """The next part of a call's arguments, a JSON object as text."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from llmx.record import record
 
 __all__ = ["JsonCall", "JsonKeys", "JsonValue"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JsonKeys:
     """Where a call object keeps its name and its arguments. Without name keys the object is {name: arguments}."""
 

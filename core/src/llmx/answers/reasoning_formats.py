@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from llmx.record import record
 
 __all__ = ["REASONING_FORMATS", "ReasoningFormat"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReasoningFormat:
     """How a family marks its reasoning.
 

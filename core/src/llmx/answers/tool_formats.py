@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from llmx.answers.bodies import braces, invokes, keys_and_values, python_calls, xml_parameters
@@ -16,6 +16,7 @@ from llmx.answers.calls import Calls, Parse
 from llmx.answers.events import Event
 from llmx.answers.json_call import JsonKeys
 from llmx.answers.sections import JsonSection, NamedJsonSection, Section, TextSection
+from llmx.record import record
 
 __all__ = ["TOOL_FORMATS", "MakeSection", "ToolFormat"]
 
@@ -26,7 +27,7 @@ class MakeSection(Protocol):
     def __call__(self, opener: str, calls: Calls, bare: bool) -> Section: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ToolFormat:
     """How a family writes tool calls.
 

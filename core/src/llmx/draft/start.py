@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pluggy
 
 from llmx.config import DraftConfig, EngineConfig
@@ -12,6 +10,7 @@ from llmx.draft.settings import whole_number
 from llmx.errors import ConfigError
 from llmx.hooks.loader import load_target
 from llmx.hooks.types import DrafterDef
+from llmx.record import record
 
 __all__ = ["MAX_DRAFTS", "ChosenDrafter", "choose_drafter"]
 
@@ -22,7 +21,7 @@ _DEVICE = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChosenDrafter:
     """A drafter and how many tokens a request may draft per step at most."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llmx.errors import ConfigError
 from llmx.executor.draft_shape import KEPT, hidden_group
@@ -10,11 +10,12 @@ from llmx.models.load import LoadedModel
 from llmx.program.attrs import OutputAttrs
 from llmx.program.builder import ProgramBuilder
 from llmx.program.ops import Model, Op, Program, Region, Value
+from llmx.record import record
 
 __all__ = ["Target"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Target:
     """name: of the model; hidden: width of its rows; vocab: ids of its head. Made by `of`."""
 

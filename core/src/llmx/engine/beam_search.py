@@ -17,6 +17,7 @@ from llmx.engine.progress import ProgressBar
 from llmx.engine.request_input import ParsedPrompt, Prompt, parse_prompt
 from llmx.errors import RequestError
 from llmx.lora.request import LoRARequest
+from llmx.record import record
 from llmx.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class BeamSearch:
         return BeamSearchOutput(sequences)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BeamSearcher:
     """Runs searches on an engine. step: one turn of it (`LLMEngine.step`, or what wraps it). next_id: a fresh request id. lora_request: the adapter of all."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import pluggy
@@ -21,12 +20,13 @@ from llmx.platform.plan import KernelChoice
 from llmx.platform.torch_runtime import reference_kernels, torch_executor
 from llmx.plugin_options import with_plugin_defaults
 from llmx.program.ops import Model
+from llmx.record import record
 from llmx.resolve import apply_patches
 
 __all__ = ["ChosenPlatform", "value_dtypes"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChosenPlatform:
     """One platform by name, loaded into `manager`. Raises ConfigError and PlatformError with what the platform lacks."""
 

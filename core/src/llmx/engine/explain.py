@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -12,12 +11,13 @@ from llmx.engine.kv_size import MemoryEstimate, estimate_memory
 from llmx.engine.memory import available_bytes
 from llmx.engine.start import Prepared, prepare
 from llmx.program.text import op_text
+from llmx.record import record
 from llmx.weights.host_tensor import BLOCK_BYTES
 
 __all__ = ["ExplainRow", "Explanation", "explain"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExplainRow:
     """One op, or one run of ops that a fusion covers. rejected: (provider, stage, reason)."""
 
@@ -33,7 +33,7 @@ class ExplainRow:
     rejected: tuple[tuple[str, str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Explanation:
     """A model's platform, Programs and kernels."""
 

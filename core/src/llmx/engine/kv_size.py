@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from llmx.config import CacheConfig
 from llmx.errors import ConfigError
 from llmx.executor.base import Executor
 from llmx.kv.groups import blocks_for, plan_kv
 from llmx.kv.spec import GroupNeed, KVPlan
+from llmx.record import record
 
 __all__ = ["MemoryEstimate", "estimate_memory", "request_bytes", "size_kv"]
 
@@ -37,7 +37,7 @@ def _default_bytes(cache: CacheConfig, executor: Executor, max_model_len: int, f
     return min(int(free * cache.memory_fraction), useful, max(_MAX_DEFAULT_KV, one))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemoryEstimate:
     """What a model takes of a device, in bytes. requests: of max_model_len tokens, that the KV cache holds; advice: what to set when that is 0."""
 

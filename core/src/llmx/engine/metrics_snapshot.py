@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from llmx.engine.outputs import EngineStats
+from llmx.record import record
 
 __all__ = ["ACCEPTED_PER_POSITION", "COUNTERS", "GAUGES", "Counter", "Gauge", "Metric", "snapshot"]
 
@@ -45,7 +46,7 @@ COUNTERS: tuple[tuple[str, str, Reader], ...] = (
 ACCEPTED_PER_POSITION = ("llmx:spec_decode_num_accepted_tokens_per_pos", "Tokens guessed ahead that the model drew, by their place among the drafts")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Counter:
     """A value that only grows, since the engine's start."""
 
@@ -54,7 +55,7 @@ class Counter:
     labels: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gauge:
     """A value as of now."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmx.config import ModelConfig
 from llmx.engine.model_fetch import OnTransfer, hub_of
 from llmx.errors import ConfigError, ModelError
+from llmx.record import record
 from llmx.weights.gguf import GgufFile
 from llmx.weights.gguf_source import split_paths
 from llmx.weights.hub_cache import CachedModel, HubCache, Removal
@@ -37,7 +37,7 @@ __all__ = [
 _CARD_BYTES = 1 << 20  # of a model card, whose head names the licence
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelCard:
     """What `llmx show` tells. quantization: storage of most of the weights; None: the files do not say. problem: why the headers cannot be read."""
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llmx.config import EngineConfig
 from llmx.errors import LlmxError
 from llmx.hooks.loader import PluginLoader
 from llmx.hooks.types import DiagItem, EnvVar
 from llmx.platform.select import select_platform
+from llmx.record import record
 from llmx.resolve import probe_environment
 
 __all__ = ["PlatformRow", "list_platforms"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlatformRow:
     """One installed platform. problem: why it cannot be used, "" when it can."""
 

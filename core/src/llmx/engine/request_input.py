@@ -6,11 +6,12 @@ Everything that cannot be served is refused here, by the name of the key or fiel
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NotRequired, TypedDict
 
 from llmx.engine.bad_words import with_bad_word_ids
 from llmx.errors import RequestError
+from llmx.record import record
 from llmx.sampling_params import SamplingParams
 from llmx.tokens.tokenizer import Tokenizer
 
@@ -48,7 +49,7 @@ class TokensPrompt(TypedDict):
     cache_salt: NotRequired[str]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ParsedPrompt:
     """One prompt. text: as the user wrote it, None for bare token ids. cache_salt: "" for none."""
 

@@ -7,7 +7,7 @@ weights -> KV cache -> warm-up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain
@@ -44,6 +44,7 @@ from llmx.models.load import LoadedModel, ModelSummary, load_model
 from llmx.models.plugin import CoreModels, registry_from
 from llmx.platform.plan import KernelChoice, Plan
 from llmx.platform.select import Selection, select_platform
+from llmx.record import record
 from llmx.resolve import probe_environment
 from llmx.structured.start import grammars_from
 
@@ -54,7 +55,7 @@ _HIDDEN = ("api_keys", "hf_token", "download_dir", "cache_dir")  # secrets and p
 OnHeaders = Callable[[Headers], None]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prepared:
     """Everything that is decided before weights are read: what `llmx explain` shows."""
 

@@ -5,10 +5,10 @@ So the API process needs no model families and no weight readers to encode, deco
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from llmx.engine.messages import Headers
+from llmx.record import record
 from llmx.sampling_params import sampling_defaults
 from llmx.tokens.chat_template import ChatTemplate
 from llmx.tokens.source import TokenizerSource
@@ -18,7 +18,7 @@ from llmx.weights.gguf import GgufFile
 __all__ = ["Texts", "load_texts"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Texts:
     """What a model's text needs. sampling_defaults: what its generation_config.json sets, by SamplingParams field."""
 

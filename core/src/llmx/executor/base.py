@@ -14,13 +14,14 @@ import numpy as np
 
 from llmx.batch import Step, StepOutput
 from llmx.kv.spec import GroupNeed, KVPlan
+from llmx.record import record
 
 __all__ = ["Control", "Executor", "Late", "Limits", "Progress", "Reply", "Ticket"]
 
 Progress = Callable[[str, float], None]  # (what, fraction 0..1), called now and then during long work
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Limits:
     """What an executor can take in one step. Fixed after `load`."""
 
@@ -56,7 +57,7 @@ class Late:
     host_logits: Callable[[np.ndarray], np.ndarray] | None = None  # f32 [rows, V] -> the same, on the engine thread; samples of one head row get equal rows
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Control:
     """A request between steps: lora_add, lora_remove, sleep, wake, kv_export, kv_import, profile, stats."""
 
@@ -64,7 +65,7 @@ class Control:
     args: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reply:
     """Answer to a Control. ok False: `error` says why, nothing was changed."""
 

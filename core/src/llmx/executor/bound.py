@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llmx.errors import PlatformError
 from llmx.program.ops import Dim, Op, Program, Value
+from llmx.record import record
 
 __all__ = ["BoundOps", "BoundProgram", "Sizes", "Values", "kinds_using"]
 
@@ -26,7 +26,7 @@ class Sizes(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BoundOps:
     """One op, or a fused run of ops. ins: ids of what goes in, None where an optional input is absent; outs: what comes out.
 

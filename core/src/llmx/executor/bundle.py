@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llmx.program.ops import Model
+from llmx.record import record
 from llmx.weights.host_tensor import WeightSource
 
 __all__ = ["ModelBundle"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelBundle:
     """A model's Programs and where its weights are.
 

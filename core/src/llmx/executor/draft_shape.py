@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from llmx.kv.spec import BLOCK_TOKENS, KVSpec
 from llmx.program.ops import Model
+from llmx.record import record
 
 __all__ = ["DRAFT", "HIDDEN", "KEPT", "DraftRows", "DraftShape", "Forward", "draft_shape", "hidden_bytes", "hidden_group"]
 
@@ -19,7 +19,7 @@ KEPT = "draft.hidden"  # result of the main Program, [T, width]: rows that an ex
 _PAGED = ("full", "sliding", "chunked", "latent")  # kinds whose blocks have a place for every token
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DraftShape:
     """programs: one per run, the last for all further ones; states: that they write; hidden: floats of a kept row, 0: they read none;
 
@@ -33,7 +33,7 @@ class DraftShape:
     mask: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DraftRows:
     """Rows of one run of a Program. slot, q, start: i32 [N]; tokens: i32 [T]; head: i32 [R], token rows whose next token is wanted.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,12 +11,13 @@ from llmx.batch import PromptLogprobs, Status, Step, StepOutput, Want
 from llmx.executor.base import Late
 from llmx.executor.drawn import write_drawn
 from llmx.executor.slots import RequestRows, Slot, Slots
+from llmx.record import record
 from llmx.sample.reference import Sampled, logprobs, sample
 
 __all__ = ["Drawing", "SampleRow", "Sampled"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SampleRow:
     """One row that a token is drawn from. before: guesses of its sample that stand between its slot's history and it; dropped: nothing is drawn."""
 

@@ -10,6 +10,7 @@ from llmx.batch import PromptLogprobs, Status, Step, StepOutput, Want
 from llmx.executor.base import Late
 from llmx.executor.drawn import write_drawn
 from llmx.executor.null_pages import history_hash
+from llmx.record import record
 from llmx.sample.params_rows import SamplingRow
 from llmx.sample.reference import logprobs, sample
 
@@ -26,7 +27,7 @@ class SlotView:
     rows: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NullModel:
     """logits(history): noise from a hash of the history with one clear favourite. nan_tokens: ids after which a row fails."""
 

@@ -9,6 +9,7 @@ import numpy as np
 from llmx.batch import Joined, Step
 from llmx.errors import PlatformError
 from llmx.kv.spec import KVPlan
+from llmx.record import record
 from llmx.sample.params_rows import SamplingRow
 
 __all__ = ["MAX_DRAFTS", "RequestRows", "Slot", "Slots"]
@@ -16,7 +17,7 @@ __all__ = ["MAX_DRAFTS", "RequestRows", "Slot", "Slots"]
 MAX_DRAFTS = 16  # per sample: a recurrent State has a place for each, beside the accepted one
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestRows:
     """The rows of one request: rows[first : first + q] are its tokens at positions start .. start + q - 1.
 

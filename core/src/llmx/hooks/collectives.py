@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
+
+from llmx.record import record
 
 __all__ = ["COLLECTIVES", "Communicator", "ProcessGroup"]
 
 COLLECTIVES = ("all_reduce", "all_gather", "broadcast")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProcessGroup:
     """Where the ranks of one engine meet. Made in the process of rank 0 before the others start, and given to each with its own `rank`.
 

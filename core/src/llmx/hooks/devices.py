@@ -6,13 +6,14 @@ No torch type is named here: tensors and devices are those of the executor that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from llmx.record import record
 
 __all__ = ["NO_PARTS", "CompilerBackend", "DeviceAllocator", "DeviceParts", "GraphBackend", "GraphLimits"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GraphLimits:
     """What a graph backend can take.
 
@@ -75,7 +76,7 @@ class DeviceAllocator(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeviceParts:
     """What the optional hooks of a platform with a torch device gave; None: core does without."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -19,13 +18,14 @@ from llmx.config import PlatformConfig
 from llmx.errors import PluginError
 from llmx.hooks.specs import HookSpecs
 from llmx.hooks.types import API_VERSION, Detection, PlatformInfo
+from llmx.record import record
 
 __all__ = ["GROUPS", "Found", "PluginLoader", "ProbeResult", "load_target", "owned_results"]
 
 GROUPS = ("llmx.probes", "llmx.platforms", "llmx.kernels", "llmx.plugins")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Found:
     """One entry point, not imported. target: "package.module" or "package.module:attribute"."""
 
@@ -42,7 +42,7 @@ class Found:
         return cls(entry.group, entry.name, entry.value, dist.name if dist else "(unknown)", dist.version if dist else "")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProbeResult:
     """What one platform's probe said; `error` holds the traceback of a probe that raised."""
 

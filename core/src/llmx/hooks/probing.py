@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from llmx.hooks.types import Detection
+from llmx.record import record
 
 __all__ = ["DeviceFiles", "detect_devices", "emulated", "torch_build"]
 
 _NOTE = "not verified on hardware"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeviceFiles:
     """What a probe found of one kind of device.
 

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from llmx.record import record
+
 __all__ = ["GenerationRecord", "RequestObserver", "RequestRecord", "StatLogger", "StatReading", "StepObserver", "StepRecord"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepRecord:
     """One step of an engine that has ended. Times in microseconds: total_us is the engine's turn in which it ended, the others are the executor's.
 
@@ -38,7 +40,7 @@ class StepRecord:
 StepObserver = Callable[[StepRecord], None]  # called by the engine's thread between two steps: what it takes, every request waits for
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StatReading:
     """What an engine counts, read at one moment. values: by the names that /metrics has. ended: answers that have ended, by finish reason."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from llmx.record import record
 
 __all__ = ["RouteDef"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RouteDef:
     """A route of a plugin. path: begins with /, parameters in braces. methods: GET, POST, PUT, PATCH, DELETE.
 

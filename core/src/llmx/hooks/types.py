@@ -6,8 +6,10 @@ Changing this file needs an ADR.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from llmx.record import record
 
 if TYPE_CHECKING:  # whoever only resolves options needs no numpy
     import numpy as np
@@ -35,7 +37,7 @@ __all__ = [
 API_VERSION = (1, 1)  # core (M, m) takes plugins built for (M, <= m)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlatformInfo:
     """Who a platform is. `api` is the hook API version that it was written for; `extends` names a parent platform."""
 
@@ -47,7 +49,7 @@ class PlatformInfo:
     extends: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Detection:
     """What a probe found. `why` is one readable line, also when nothing was found; the highest score is chosen.
 
@@ -61,7 +63,7 @@ class Detection:
     named: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeviceCaps:
     """Facts about one device. features: names registered in llmx.platform.caps, or `vendor.<platform>.<name>`."""
 
@@ -78,7 +80,7 @@ class DeviceCaps:
         return feature in self.features
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ConfigPatch:
     """A default that a platform sets: dotted path into EngineConfig. Never overrides what the user set."""
 
@@ -87,7 +89,7 @@ class ConfigPatch:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ConfigIssue:
     """What a platform finds wrong with a configuration: an error stops the start, a warning is printed."""
 
@@ -96,7 +98,7 @@ class ConfigIssue:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EnvVar:
     """An environment variable that a plugin reads (through core), named LLMX_<PLATFORM>_*."""
 
@@ -105,7 +107,7 @@ class EnvVar:
     doc: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DiagItem:
     """One line of `llmx doctor` / `llmx platforms`."""
 
@@ -115,7 +117,7 @@ class DiagItem:
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ImplDef:
     """One implementation of an op kind, or of several consecutive kinds of one region (a fusion: len(kinds) > 1).
 
@@ -135,7 +137,7 @@ class ImplDef:
     supports: str | Callable[[Any], str | None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Resolution:
     """The choice for one spec: `rejected` lists (provider, stage, reason) of every candidate that was not taken.
 
@@ -153,7 +155,7 @@ class Resolution:
     tags: tuple[str, ...] = ()  # of the ImplDef, in order
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StructuredBackendDef:
     """A backend for structured output, an llmx.structured.Backend, imported when the first request needs it.
 
@@ -168,7 +170,7 @@ class StructuredBackendDef:
     supports: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DrafterDef:
     """A drafter on the host, an llmx.draft.Drafter, imported when it is chosen.
 
@@ -183,7 +185,7 @@ class DrafterDef:
     num_tokens: int = 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LoraResolverDef:
     """What finds a LoRA adapter that nobody loaded, by the name that a request gives as its model.
 
@@ -195,7 +197,7 @@ class LoraResolverDef:
     target: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogitsModel:
     """What a logits processor may know of the model. token_bytes: the bytes of a token id; its first call may read the tokenizer."""
 
@@ -215,7 +217,7 @@ class LogitsProcessor(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogitsProcessorDef:
     """A logits processor that requests may name, imported when one does.
 
@@ -227,7 +229,7 @@ class LogitsProcessorDef:
     target: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OptionDef:
     """An option of a plugin, in the plugin's own section. `speed` of the plugin `zoo` is the flag --zoo-speed, the variable LLMX_ZOO_SPEED,
     `zoo_speed` in a file and for llmx.LLM, and config.plugins["zoo"]["speed"] where hooks are called.

@@ -6,8 +6,9 @@ This file holds the types only and imports nothing of the engine. Changing it ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from llmx.record import record
 
 __all__ = ["BLOCK_TOKENS", "GroupNeed", "GroupPlan", "KVKind", "KVPlan", "KVSpec"]
 
@@ -16,7 +17,7 @@ BLOCK_TOKENS = 16  # kv slots per block: one 512-bit register of 32-bit K lanes;
 KVKind = Literal["full", "sliding", "chunked", "cross", "latent", "state"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KVSpec:
     """What one State stores. Equal specs share a group.
 
@@ -34,7 +35,7 @@ class KVSpec:
     state: tuple[tuple[int, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupNeed:
     """What an executor needs for one group. Written by `Executor.kv_needs`."""
 
@@ -47,7 +48,7 @@ class GroupNeed:
     next_token: bool = False  # kv slot t depends on token t + 1 (some drafters): a prefix hit gives back one block
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupPlan:
     """A group and the number of its blocks, block 0 (the null page: zero, never written) included."""
 
@@ -55,7 +56,7 @@ class GroupPlan:
     num_blocks: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KVPlan:
     """The split of KV memory between groups. Written by the core from all GroupNeeds and the memory budget."""
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from llmx.errors import ModelError
 from llmx.lora.settings import AdapterSettings, read_settings
+from llmx.record import record
 from llmx.weights.host_tensor import HostTensor
 from llmx.weights.quant import dequantize
 from llmx.weights.safetensors import SafetensorsFile
@@ -43,7 +44,7 @@ class Module:
     embedding: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PeftAdapter:
     """One adapter, in memory of its own. whole: modules with a weight of their own in place of the model's.
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from llmx.errors import RequestError
+from llmx.record import record
 
 __all__ = ["LoRARequest", "adapter_name", "adapters_per_prompt"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LoRARequest:
     """lora_path: a folder as peft saves it. lora_int_id: 1 or more; kept for scripts that bring it, adapters are known by their names.
 

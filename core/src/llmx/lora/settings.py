@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from llmx.errors import ModelError
+from llmx.record import record
 from llmx.weights.json_file import read_json_object
 
 __all__ = ["CONFIG_NAME", "AdapterSettings", "read_settings"]
@@ -30,7 +31,7 @@ _REFUSED: Mapping[str, str] = {
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # ways to begin that move part of the base weights into the adapter
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AdapterSettings:
     """Rank and strength of each module's adapter. ranks, alphas: patterns (regular expressions over ends of module names) -> values."""
 

@@ -7,7 +7,6 @@ of a text is said by llmx.models.pooling.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from llmx.kv.spec import KVSpec
@@ -18,6 +17,7 @@ from llmx.models.registry import ModelDef, ModelFacts, TensorLayout, facts_from
 from llmx.program.attrs import AttnSpec, QkvSpec
 from llmx.program.builder import ModelBuilder, ProgramBuilder, QuantOf, R, part
 from llmx.program.ops import Model, Value
+from llmx.record import record
 
 __all__ = ["EncoderConfig", "bert_models", "build_encoder", "num_labels"]
 
@@ -25,7 +25,7 @@ _UNUSED = ("cls.", "lm_head.", "vocab_", "embeddings.position_ids", "embeddings.
 _DENSE_HEADS = {"bert": ("pooler.dense", "tanh", "classifier"), "distilbert": ("pre_classifier", "relu", "classifier")}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Names:
     """Modules of a layer in one family's files, behind the layer's own name."""
 
@@ -50,7 +50,7 @@ _DISTIL = _Names(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EncoderConfig:
     """What the three families' configurations come down to. types: rows of the table of token types, 0: none. offset: row of position 0."""
 

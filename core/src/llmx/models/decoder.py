@@ -6,7 +6,7 @@ layer = norm, qkv, attention, add, norm, gate and up, down, add; then norm, head
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from llmx.errors import ModelError
@@ -17,6 +17,7 @@ from llmx.models.rope import rope_spec
 from llmx.program.attrs import AttnSpec, QkvSpec, RopeSpec
 from llmx.program.builder import ModelBuilder, PartDef, ProgramBuilder, QuantOf, R, part
 from llmx.program.ops import Model, Transform, Value
+from llmx.record import record
 
 __all__ = ["ACTIVATIONS", "IGNORED", "DecoderConfig", "attention_block", "build_decoder", "decoder", "layer_windows", "lm_head", "mlp_block", "read_decoder"]
 
@@ -33,7 +34,7 @@ ACTIVATIONS: Mapping[str, str] = {
 IGNORED = (".rotary_emb.inv_freq", "rope_freqs.weight", ".attn_rot_embd.weight")  # tensors that older checkpoints carry for what the configuration says
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DecoderConfig:
     """What the configurations of the families come down to.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from llmx.models.registry import ModelDef, ModelFacts, ModelRegistry, TensorLayo
 from llmx.pooling_params import PoolingConfig
 from llmx.program.ops import Model, QuantOf
 from llmx.program.verify import verify
+from llmx.record import record
 from llmx.tokens.source import TokenizerSource
 from llmx.weights.gguf_source import GgufSource
 from llmx.weights.host_tensor import WeightSource
@@ -32,7 +33,7 @@ _EDGE_BYTES = 4096  # of each end of a tensor, read for the digest
 _LISTED = 5  # names in an error message
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelSummary:
     """What headers and configuration files say of a model; no weight is read.
 
@@ -54,7 +55,7 @@ class ModelSummary:
     generation: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LoadedModel:
     """A model for an executor. hf_config: config.json's content or its equivalent; warnings: what the user should read, one line each."""
 

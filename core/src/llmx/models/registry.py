@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from llmx.errors import ModelError
 from llmx.models.fields import Fields
 from llmx.program.ops import Model, QuantOf
+from llmx.record import record
 
 __all__ = ["Build", "ModelDef", "ModelFacts", "ModelRegistry", "TensorLayout", "facts_from"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorLayout:
     """How a checkpoint's tensors differ from the canonical Hugging Face ones. rope_pairs: rows of q and k lie as rotary
     pairs (2i, 2i + 1) instead of halves, as in GGUF files of the llama family. norms_whole: weights of norms with an offset
@@ -26,7 +26,7 @@ class TensorLayout:
     bare: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelFacts:
     """What the engine needs of a configuration beside the Programs. eos_ids: ids that end a generation, [] when unknown.
 
@@ -57,7 +57,7 @@ def facts_from(config: Mapping[str, Any]) -> ModelFacts:
 Build = Callable[[Mapping[str, Any], QuantOf, TensorLayout], Model]  # (config.json, storage of each tensor, layout)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelDef:
     """One family of models. architectures, model_types: as in config.json; gguf: values of general.architecture.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmx.errors import ModelError
 from llmx.pooling_params import PoolingKind
+from llmx.record import record
 from llmx.weights.json_file import read_json, read_json_object
 
 __all__ = ["SentenceFiles", "read_sentence_files"]
@@ -17,7 +17,7 @@ _MODES: Mapping[str, PoolingKind] = {"cls": "cls", "cls_token": "cls", "lasttoke
 _LENGTHS = ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json", "sentence_xlm-roberta_config.json")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SentenceFiles:
     """What the files say. present: there is a modules.json. kind: None where no pooling is named. max_length: tokens, None: the model's own."""
 

@@ -5,7 +5,7 @@ torch is imported by the hooks that need a device, in the engine process.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 
 from llmx.config import EngineConfig
@@ -15,6 +15,7 @@ from llmx.hooks.probing import emulated, torch_build
 from llmx.hooks.specs import hookimpl
 from llmx.hooks.types import ConfigIssue, ConfigPatch, DeviceCaps, DiagItem, EnvVar, ImplDef, PlatformInfo
 from llmx.platform.torch_runtime import load_torch
+from llmx.record import record
 
 __all__ = ["Accelerator", "AcceleratorPlatform"]
 
@@ -23,7 +24,7 @@ _MEMORY = 0.9  # share of the memory that is free beside the weights
 _MODES = {"GRAPHS": ("auto", "piecewise", "off"), "KERNELS": ("auto", "on", "off"), "COMPILE": ("0", "1"), "EMULATE": ("0", "1")}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Accelerator:
     """One kind of device.
 

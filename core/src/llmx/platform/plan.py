@@ -8,15 +8,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from llmx.hooks.types import Resolution
+from llmx.record import record
 
 __all__ = ["KernelChoice", "OpSpec", "Plan"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpSpec:
     """What `supports` of an ImplDef is asked about: one op of one Program.
 
@@ -38,7 +39,7 @@ class OpSpec:
         return f"{self.kind}{size}{quants}" + (f" kv={self.kv_dtype}" if self.kv_dtype else "")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelChoice:
     """The implementation of ops[first : first + len(resolution.kinds)] of a Program."""
 
@@ -47,7 +48,7 @@ class KernelChoice:
     resolution: Resolution
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """One engine's choices. facts: what the numerics depend on (ISA level, dtypes, KV geometry), by name."""
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from llmx.errors import PlatformError
 from llmx.hooks.loader import ProbeResult
+from llmx.record import record
 
 __all__ = ["NAMED_ONLY", "Selection", "select_platform"]
 
 NAMED_ONLY = frozenset({"null", "torch"})  # core's own: they work everywhere, so they take part only when named
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Selection:
     """The chosen platform; others: one line per installed platform that was not chosen."""
 

@@ -5,8 +5,9 @@ Shape letters: T tokens, N requests, R head rows, H query heads, K kv heads, D h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from llmx.record import record
 
 __all__ = [
     "ActAttrs",
@@ -40,12 +41,12 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NoAttrs:
     """Nothing to say: add, mul, take, rows."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EmbedAttrs:
     """embed: rows of a table. scale multiplies the row (Gemma: sqrt(hidden)), rounded to f32. outside: the row that ids past the
     table's end read (a table smaller than the vocabulary); None: there are none.
@@ -55,14 +56,14 @@ class EmbedAttrs:
     outside: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PosEmbedAttrs:
     """pos_embed: row (position + offset) of a learned or sinusoidal table, added by a separate `add`."""
 
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NormAttrs:
     """norm over the last axis. y = x / rms(x) * (weight + offset) for rms; layer subtracts the mean and adds a bias.
 
@@ -79,12 +80,12 @@ class NormAttrs:
     eps_floor: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LinearAttrs:
     """linear: the concatenation over its Parts of W x (+ LoRA) + b. Everything is said by the Parts."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RopeSpec:
     """Rotary position embedding of the first rotary_dim elements of a head.
 
@@ -106,7 +107,7 @@ class RopeSpec:
     axial: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class QkvSpec:
     """Everything between a qkv projection and attention.
 
@@ -135,14 +136,14 @@ class QkvSpec:
     q_position_scale: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class QkvAttrs:
     """qkv_prep."""
 
     spec: QkvSpec
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RopeAttrs:
     """rope as a primitive: x [T, heads, D]."""
 
@@ -151,7 +152,7 @@ class RopeAttrs:
     head_dim: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttnSpec:
     """What one attention computes: softmax(scale * q k^T, capped and masked) v over the pages of its State.
 
@@ -177,7 +178,7 @@ class AttnSpec:
     cross: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttentionAttrs:
     """attention. lse: also return the log-sum-exp [T, H] f32."""
 
@@ -185,7 +186,7 @@ class AttentionAttrs:
     lse: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MlaSpec:
     """Latent attention (DeepSeek). q heads of qk_nope + qk_rope; the page holds c_kv [kv_lora] and k_pe [qk_rope]."""
 
@@ -199,7 +200,7 @@ class MlaSpec:
     indexer_top_k: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MlaAttrs:
     """mla. rope is applied inside to q's last qk_rope elements and to k_pe; absorption is the kernel's business."""
 
@@ -207,7 +208,7 @@ class MlaAttrs:
     lse: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RecurrentSpec:
     """A recurrent mixer. dims: sorted (name, size) pairs that the kind documents in llmx.program.kinds."""
 
@@ -217,14 +218,14 @@ class RecurrentSpec:
     limits: tuple[float, ...] = ()  # e.g. the dt range (low, high)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RecurrentAttrs:
     """recurrent."""
 
     spec: RecurrentSpec
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MoeSpec:
     """Routing and experts. Router in f32, ties to the lowest id.
 
@@ -243,14 +244,14 @@ class MoeSpec:
     ffn: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MoeAttrs:
     """moe_route and moe_experts."""
 
     spec: MoeSpec
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ActAttrs:
     """act(x) and act_mul(x = [gate, up]) = act(gate) * up. sparsity: Gemma 3n's Gaussian top-k share, 0 off."""
 
@@ -258,14 +259,14 @@ class ActAttrs:
     sparsity: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScalarAttrs:
     """scale (x * value), softcap (value * tanh(x / value)), clip (min(max(x, -value), value))."""
 
     value: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PositionScaleAttrs:
     """position_scale: x * (1 + scale * log(1 + floor((position + 1) / floor))), f32."""
 
@@ -273,7 +274,7 @@ class PositionScaleAttrs:
     floor: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReduceAttrs:
     """reduce over one axis (-1 or -2), which stays with size 1: mean, sum or rms (root of the mean square)."""
 
@@ -281,21 +282,21 @@ class ReduceAttrs:
     axis: Literal[-1, -2] = -1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SplitAttrs:
     """split of the last axis into `sizes`; concat of the last axis."""
 
     sizes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ViewAttrs:
     """view: the same elements in another shape; the leading symbolic axis is kept or divided."""
 
     shape: tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ConvAttrs:
     """conv1d over the token axis of an encoder input. Same padding as (kernel - 1) / 2; T -> T // stride."""
 
@@ -304,7 +305,7 @@ class ConvAttrs:
     stride: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PoolAttrs:
     """pool: one row per request. kind mean, cls (first), last, or all (every row stays)."""
 
@@ -312,14 +313,14 @@ class PoolAttrs:
     normalize: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OutputAttrs:
     """output: names a result ("logits", "hidden.3", "pooled")."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CollectiveAttrs:
     """collective, put in by the parallel pass. axis: of the mesh, `size` its ranks; gather and scatter act on the last axis of x."""
 
@@ -328,7 +329,7 @@ class CollectiveAttrs:
     size: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HfModuleAttrs:
     """hf_module: an opaque module of another library, given an `attend(state, q, k, v)` callable.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -14,6 +14,7 @@ from llmx.program import attrs as A
 from llmx.program.kinds import core_registry
 from llmx.program.kinds.recurrent import recurrent_state
 from llmx.program.ops import DENSE_BF16, Dim, DType, Model, Op, OpRegistry, Part, Program, QuantOf, Region, Split, State, Sym, Transform, Value, WeightRef
+from llmx.record import record
 
 __all__ = ["E", "ModelBuilder", "N", "PartDef", "ProgramBuilder", "QuantOf", "R", "T", "part"]
 
@@ -25,7 +26,7 @@ def E(tower: str) -> Sym:
     return Sym(f"E.{tower}")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PartDef:
     """A Part whose input width is not said yet: `linear` takes it from its input. Made by `part`."""
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from llmx.errors import ProgramError
 from llmx.kv.spec import KVSpec
+from llmx.record import record
 
 __all__ = [
     "DENSE_BF16",
@@ -39,7 +40,7 @@ DType = Literal["act", "f32", "i32"]
 Split = Literal["heads", "kv_heads", "ffn", "vocab", "expert"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sym:
     """A size known only when a step runs: T tokens, N requests, R head rows, E.<tower> encoder rows."""
 
@@ -52,7 +53,7 @@ class Sym:
         return SymDiv(self, by)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SymDiv:
     """A symbolic size divided by a whole number (strided convolution, patch merging)."""
 
@@ -66,7 +67,7 @@ class SymDiv:
 Dim = int | Sym | SymDiv
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Value:
     """The result of an op or an input. Ids are unique in a Program."""
 
@@ -75,7 +76,7 @@ class Value:
     dtype: DType = "act"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ActKey:
     """How an input row is quantised before a product: element dtype and elements per scale."""
 
@@ -83,7 +84,7 @@ class ActKey:
     block: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class QuantKey:
     """How a weight is stored: a scheme and its tensors as (role, dtype, elements per block).
 
@@ -103,7 +104,7 @@ QuantOf = Callable[[str], QuantKey]  # canonical tensor name -> how it is stored
 DENSE_BF16 = QuantKey("dense", (("data", "bf16", 1),))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Transform:
     """A named change of a stored tensor, exact on quantised data: it moves whole rows, or slices columns at block borders.
 
@@ -115,7 +116,7 @@ class Transform:
     args: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WeightRef:
     """A tensor of the checkpoint: its canonical (Hugging Face) name, the shape after the transforms, its storage."""
 
@@ -125,7 +126,7 @@ class WeightRef:
     transforms: tuple[Transform, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Part:
     """One weight of an op under the name that checkpoints and LoRA adapters use.
 
@@ -139,7 +140,7 @@ class Part:
     split: Split | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class State:
     """Memory that outlives a step: KV pages or recurrent state. Several ops may name one (KV sharing)."""
 
@@ -160,7 +161,7 @@ class Region:
         return f"{self.block}.{self.index}.{self.part}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Op:
     """One operation. weights: role -> Parts in order (linear: role "w")."""
 
@@ -173,7 +174,7 @@ class Op:
     region: Region = Region("model", 0, "")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Program:
     """A named flat list of ops. inputs: name -> Value (ids [T] i32, positions [T] or [3, T] i32, head [R] i32, ...)."""
 
@@ -192,7 +193,7 @@ class Program:
                 yield from parts
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Model:
     """programs ("main"; where present "encode.<tower>", "cross_kv", "draft", "pool") and the table of states.
 
@@ -216,7 +217,7 @@ class Model:
 ShapeRule = Callable[[Op], tuple[tuple[tuple[Dim, ...], DType], ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpDef:
     """A kind of op. attrs: the class its attrs must have. shape: (op) -> ((shape, dtype), ...) of the outputs, raising
     ProgramError for inputs or weights that do not fit. decompose: (op, fresh values) -> primitive ops, or reference: a

@@ -37,12 +37,12 @@ token is left. Logits of -inf are legal: such a token is never drawn.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmx.batch import Status
+from llmx.record import record
 from llmx.sample.params_rows import SamplingRow
 from llmx.sample.philox import uniform
 
@@ -53,7 +53,7 @@ GREEDY_BELOW = 1e-5  # temperatures under this are 0: z / temperature would over
 _F32 = NDArray[np.float32]
 
 
-@dataclass(slots=True, frozen=True)
+@record
 class Sampled:
     """The token drawn from one row; -1 where status is not OK."""
 
@@ -61,7 +61,7 @@ class Sampled:
     status: Status
 
 
-@dataclass(slots=True, frozen=True)
+@record
 class RowLogprobs:
     """Logprobs of one row: columns are the token itself, the `top` most likely ones, then the ids that were asked for."""
 

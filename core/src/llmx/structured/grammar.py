@@ -6,8 +6,9 @@ A backend is chosen through the hook `llmx_structured_backends`. One thread call
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from llmx.record import record
 
 if TYPE_CHECKING:  # a server checks grammars without numpy
     import numpy as np
@@ -18,7 +19,7 @@ Kind = Literal["json", "regex", "choice", "grammar", "structural_tag"]
 WHITESPACE = r"[ \n\r\t]{1,8}"  # between two JSON tokens: small models would go on with it for ever
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GrammarSpec:
     """A grammar, checked as far as it can be without a backend; equal specs are compiled once.
 
@@ -32,7 +33,7 @@ class GrammarSpec:
     whitespace: str = WHITESPACE
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TokenTable:
     """The vocabulary as bytes. Special tokens are never part of text; ids without bytes are never drawn.
 

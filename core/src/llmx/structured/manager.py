@@ -14,6 +14,7 @@ from threading import Lock
 from time import monotonic
 
 from llmx.errors import GrammarError
+from llmx.record import record
 from llmx.structured.free import Free
 from llmx.structured.grammar import Backend, Compiled, GrammarSpec, TokenTable
 from llmx.structured.reasoning import MarkerTokens
@@ -27,7 +28,7 @@ _THREADS = 2
 _LOOK_S = 0.1  # how often a waiting caller looks at the time
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadyGrammar:
     """A compiled grammar and the backend whose it is."""
 

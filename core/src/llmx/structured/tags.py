@@ -6,17 +6,17 @@ Two spellings are read: `structures` with `triggers`, and `format` of type trigg
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from llmx.errors import GrammarError
+from llmx.record import record
 
 __all__ = ["Tag", "Tags", "tags_from"]
 
 _CONTENT = ("json_schema", "regex", "grammar", "any_text")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tag:
     """One kind of tagged part. content: json_schema (value: the schema), regex or grammar (value: its text), any_text (value: None)."""
 
@@ -26,7 +26,7 @@ class Tag:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tags:
     """The whole answer. triggers: where one appears in free text a tag must begin; empty: the answer is one tag and nothing else.
 

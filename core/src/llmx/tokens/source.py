@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from llmx.record import record
 
 __all__ = ["TokenizerSource"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TokenizerSource:
     """What a Tokenizer and a ChatTemplate are made from: GGUF metadata, or a directory with tokenizer.json.
 

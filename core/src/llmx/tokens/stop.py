@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from llmx.record import record
 
 __all__ = ["StopChecker", "StopHit"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StopHit:
     """A stop string was found. piece: index, from 0, of the `feed` call (so: of the token) that completed it."""
 

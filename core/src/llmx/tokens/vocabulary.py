@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import tokenizers
 
+from llmx.record import record
+
 __all__ = ["Vocabulary"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Vocabulary:
     """What the readers of GGUF metadata and of tokenizer.json hand to Tokenizer.
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from llmx.errors import ModelError
+from llmx.record import record
 from llmx.weights.host_tensor import BLOCK_BYTES, HostTensor
 from llmx.weights.mapped import MappedFile
 
@@ -40,7 +40,7 @@ _TYPE_NAMES: Mapping[int, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GgufTensor:
     """Where a tensor lies: `shape` row-major (slowest axis first), `start` and `nbytes` in bytes of the file."""
 

@@ -12,12 +12,12 @@ are not in groups one after the other (act-order), and 8-bit ones with zero poin
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from llmx.errors import ModelError
 from llmx.program.ops import QuantKey, WeightRef
+from llmx.record import record
 from llmx.weights.host_tensor import GROUP_SIZES, HostTensor
 from llmx.weights.quant import dequantize, quant_key, quantize
 from llmx.weights.quant.groups import stored
@@ -31,7 +31,7 @@ _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # output j of eight lies in bits 4 * pla
 _EDGE = 4096  # bytes of each end of a tensor that `raw` shows
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Matrix:
     """What is known of a stored matrix before it is read. dtype: what it becomes; why: the reason, where that is float16."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from llmx.record import record
 
 if TYPE_CHECKING:  # headers are read without numpy, and without what Programs are made of
     import numpy as np
@@ -40,7 +41,7 @@ BLOCK_BYTES: dict[str, tuple[int, int]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HostTensor:
     """Row-major tensor: shape in elements, `data` uint8 [rows, bytes per row] (a view of a mapped file, or own memory).
 

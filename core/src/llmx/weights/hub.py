@@ -15,12 +15,12 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from llmx.errors import ModelError
+from llmx.record import record
 from llmx.weights.hub_cache import COMMIT, HubCache
 from llmx.weights.hub_errors import explained, transient
 from llmx.weights.hub_name import INDEX, HubName, safe_file_name, select_files, select_tokenizer
@@ -36,7 +36,7 @@ _MAX_FILE = 50_000_000_000  # bytes that the hub sends over plain HTTP
 _SPARE = 16 << 20  # bytes of the disk that stay free
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Remote:
     """A file of a repository. sha256: of its content, where the hub keeps it as a large file."""
 
@@ -45,7 +45,7 @@ class _Remote:
     sha256: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hub:
     """The hub and the cache that it fills. endpoint, token None: those of huggingface_hub (HF_ENDPOINT; HF_TOKEN or `hf auth login`)."""
 

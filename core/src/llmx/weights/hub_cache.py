@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
 from llmx.errors import ModelError
+from llmx.record import record
 from llmx.weights.hub_name import HubName, gguf_models, quant_label, select_files
 from llmx.weights.safetensors import checkpoint_files
 
@@ -23,7 +23,7 @@ __all__ = ["COMMIT", "CachedModel", "HubCache", "Removal"]
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CachedModel:
     """One model in the cache. path: what a start opens; size: bytes of its files; modified: seconds since 1970; files: (name, bytes)."""
 
@@ -36,7 +36,7 @@ class CachedModel:
     files: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Removal:
     """What `HubCache.remove` will delete: names of files for the user, and the bytes that become free."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from llmx.errors import ConfigError, ModelError
+from llmx.record import record
 
 __all__ = ["INDEX", "SIDE_FILES", "HubName", "Selection", "gguf_models", "parse_hub_name", "quant_label", "safe_file_name", "select_files", "select_tokenizer"]
 
@@ -31,7 +32,7 @@ SIDE_FILES = (
 _POOLING = re.compile(r"\d+_Pooling/config\.json")  # sentence-transformers: which rows become the vector of a text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HubName:
     """A model on the hub. revision: branch, tag or commit; quant: which GGUF file of the repository, None: the only model there is."""
 
@@ -44,7 +45,7 @@ class HubName:
         return self.repo + (f"@{self.revision}" if self.revision != "main" else "") + (f":{self.quant}" if self.quant else "")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Selection:
     """The files of a repository that make one model. weights: () for a sharded safetensors model, whose index names them."""
 

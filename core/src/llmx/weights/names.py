@@ -8,17 +8,18 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from llmx.errors import ModelError
+from llmx.record import record
 
 __all__ = ["GGUF_ARCHITECTURES", "GgufArchitecture", "canonical_name", "config_from_gguf", "norms_are_whole", "rows_are_pairs"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GgufArchitecture:
     """What a value of general.architecture means. rope_pairs: rows of q and k lie as rotary pairs. norms_whole: the 1 of norms
     1 + weight is added already. layer_names: places that are called otherwise than in a llama file.

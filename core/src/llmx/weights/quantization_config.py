@@ -6,10 +6,10 @@ Fields as AutoGPTQ 0.7 (quantize_config.json), GPTQModel and AutoAWQ 0.2 write t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from llmx.errors import ModelError
+from llmx.record import record
 
 __all__ = ["GroupFormat", "group_format"]
 
@@ -17,7 +17,7 @@ _BITS = {"gptq": (4, 8), "awq": (4,)}
 _REMEDY = "take a checkpoint in another format (GPTQ or AWQ with 4 bits, GGUF), or dense weights with --quantization int8 or int4"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupFormat:
     """method: gptq or awq. group_size: -1 for one group per row. plus_one: stored zero points are one too small (GPTQ's first format)."""
 

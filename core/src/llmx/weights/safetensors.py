@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmx.errors import ModelError
 from llmx.program.ops import QuantKey, WeightRef
+from llmx.record import record
 from llmx.weights.host_tensor import BLOCK_BYTES, HostTensor
 from llmx.weights.mapped import MappedFile
 from llmx.weights.quant import quant_key
@@ -31,7 +31,7 @@ _DTYPES: Mapping[str, tuple[str, int]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SafetensorsTensor:
     """Where a tensor lies: `start` and `nbytes` in bytes of the file."""
 

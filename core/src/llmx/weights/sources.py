@@ -10,11 +10,12 @@ from __future__ import annotations
 import difflib
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmx.errors import ModelError
+from llmx.record import record
 from llmx.weights.hub_name import HubName, parse_hub_name
 from llmx.weights.json_file import read_json_object
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:  # finding a model is not opening it: the readers are imported
 __all__ = ["EMBEDDED", "Checkpoint", "Embedded", "find_cached", "hub_name", "locate", "open_checkpoint"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Embedded:
     """A model file inside an installed package. The package is only looked up, never imported."""
 
@@ -43,7 +44,7 @@ EMBEDDED: Mapping[str, Embedded] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Checkpoint:
     """An open model. path: the file or directory; config: config.json's content or its equivalent; generation: generation_config.json's.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from llmx.record import record
 
 __all__ = ["OnTransfer", "Transfer", "file_size"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Transfer:
     """How far a download is. done, size: bytes of `file`, of which `resumed` were here already; total_done, total_size: of all files."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes as C
-from dataclasses import dataclass
 
 from llmx.errors import PlatformError
+from llmx.record import record
 from llmx_cpu.native import ISA_NAMES, library
 
 __all__ = ["Roofline", "measure_roofline"]
@@ -13,7 +13,7 @@ __all__ = ["Roofline", "measure_roofline"]
 _READ_BYTES = 256 << 20  # more than caches hold
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Roofline:
     """What all threads reach together, per second of processor time. read: bytes; f32, bf16, int8: operations (a multiply-add is two)."""
 

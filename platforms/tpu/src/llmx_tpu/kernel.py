@@ -13,13 +13,13 @@ is never used, and they must not change pages or other rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import jax
 
 from llmx.platform.plan import OpSpec
+from llmx.record import record
 from llmx_tpu.weights import Weights
 
 __all__ = ["ABI", "Array", "Bound", "Call", "Kernel", "Reference", "Spec", "reference"]
@@ -43,7 +43,7 @@ class Kernel(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bound:
     """What a kernel here knows of its op. weights: by the keys of `Weights`, and the tables it prepared."""
 
@@ -56,7 +56,7 @@ Function = Callable[..., Any]  # (op: Bound, rows: Rows, *inputs) -> Array | tup
 Prepare = Callable[[Weights, Any], Mapping[str, Array]]  # (weights, attrs) -> tables by name
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reference:
     """A kernel that is one function over dense weights. prepare: makes tables that the function reads beside them."""
 

@@ -7,10 +7,10 @@ shapes of weights, and how values go in and out. A block may be several layers (
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
 from llmx.executor.bound import BoundOps
 from llmx.program.ops import Op
+from llmx.record import record
 
 __all__ = ["Entry", "Run", "runs"]
 
@@ -19,7 +19,7 @@ _PERIOD = 8  # layers of a block at most
 Place = tuple[int, int]  # (entry of a block, input or output of it)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Entry:
     """An op, or a fused run of ops, of a body. index: among the Program's pieces. alike: equal where kernel, attributes and weights are alike."""
 
@@ -34,7 +34,7 @@ class Entry:
         return tuple(dict.fromkeys(name for op in self.ops for name in op.states))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Run:
     """Blocks that are alike. carried: value that enters the first block -> the output of a block that enters the next one in its stead."""
 

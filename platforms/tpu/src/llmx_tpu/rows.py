@@ -12,13 +12,14 @@ import numpy as np
 
 from llmx.executor.slots import RequestRows
 from llmx.program.ops import Dim, Sym
+from llmx.record import record
 
 __all__ = ["TILE", "Bucket", "Rows", "step_arrays"]
 
 TILE = 8  # rows of one request that attention takes together
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bucket:
     """The sizes that a step is padded to: token rows, requests, and tiles of rows."""
 

@@ -14,6 +14,7 @@ from llmx.errors import ProgramError
 from llmx.executor import KVPlan
 from llmx.executor.bound import BoundOps
 from llmx.program.ops import Model, Program
+from llmx.record import record
 from llmx_tpu.kernel import Array, Call
 from llmx_tpu.pages import Held
 from llmx_tpu.repeated import Entry, Place, Run, runs
@@ -22,7 +23,7 @@ from llmx_tpu.rows import Bucket, Rows
 __all__ = ["Piece", "TracedProgram"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Piece:
     """An op, or a fused run of ops, with its kernel's call. Its weights are the packed ones of the same index."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from llmx.answers.events import Answer, CallArguments, CallStart, Content, Event, Reasoning, joined
@@ -13,6 +12,7 @@ from llmx.answers.forced import AfterReasoning, AnyCalls, OneCall
 from llmx.answers.parser import Parser, answer_parser
 from llmx.answers.reasoning_formats import ReasoningFormat
 from llmx.answers.tool_formats import ToolFormat
+from llmx.record import record
 from llmx_server.protocol.tools import Tools
 
 __all__ = ["AnswerForm", "CallIds", "deltas", "finish_reason", "message_of"]
@@ -20,7 +20,7 @@ __all__ = ["AnswerForm", "CallIds", "deltas", "finish_reason", "message_of"]
 _LETTERS = string.ascii_letters + string.digits
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AnswerForm:
     """The formats of one request. prompt: as rendered; its end tells whether the reasoning is open already."""
 

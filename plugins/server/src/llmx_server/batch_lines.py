@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from llmx.record import record
 from llmx_server.body import MAX_BODY_BYTES, shorten
 from llmx_server.caller import Caller, acting
 from llmx_server.frames import encode
@@ -27,7 +28,7 @@ _PAUSE_S = 1.0  # before a line that could not be taken is sent again, where the
 _ID = re.compile(rb'\{"id":"batch_req_[0-9a-f]*_(\d+)"')
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Line:
     """One line. fault: (code, message) of one that cannot be sent."""
 
@@ -72,7 +73,7 @@ class _Body(msgspec.Struct):
     usage: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Outcome:
     """What became of a line. answer: the route's; without one, fault says why."""
 
@@ -149,7 +150,7 @@ class _OutputLine(msgspec.Struct):
     response: _OutputResponse | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Runner:
     """Sends lines to `post` as the caller that `who` gives, which is asked for each line anew; `turns` are shared with the lines of other batches."""
 

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -19,6 +18,7 @@ from typing import Literal
 import msgspec
 
 from llmx.errors import ConfigError
+from llmx.record import record
 from llmx_server.errors import QuotaExceeded
 from llmx_server.saved_json import save_json
 
@@ -31,7 +31,7 @@ _SAVE_S = 1.0  # what was used is written so soon, and when the server ends
 _log = logging.getLogger("llmx.server")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Budget:
     """Tokens of prompts and answers in a day, a month, or ever; 0: no limit."""
 

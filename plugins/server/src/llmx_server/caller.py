@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
+from llmx.record import record
 from llmx_server.limits import Meter
 from llmx_server.turns import Turn
 
 __all__ = ["Caller", "acting", "caller"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Caller:
     """Who asks. name: of the key, "" where none is asked for. admin: sees what everybody keeps; so does the server itself, and everybody without keys.
 

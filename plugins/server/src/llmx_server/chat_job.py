@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from llmx.answers.budget import ReasoningCount
+from llmx.record import record
 from llmx_server.answer_form import AnswerForm
 from llmx_server.jobs import Job, make_job
 from llmx_server.protocol.api_fields import CHAT
@@ -18,7 +19,7 @@ from llmx_server.serving import Serving
 __all__ = ["Chat", "chat_job", "open_chat"]
 
 
-@dataclass(slots=True, frozen=True)
+@record
 class Chat:
     """A body of /v1/chat/completions, checked: what runs and what its answers share."""
 

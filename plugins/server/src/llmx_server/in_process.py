@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Scope
 
+from llmx.record import record
 from llmx_server.errors import JsonResponse, failure_body, failure_status
 
 __all__ = ["Answer", "InProcess", "scope_of"]
@@ -15,7 +15,7 @@ __all__ = ["Answer", "InProcess", "scope_of"]
 _JSON = ((b"content-type", b"application/json"),)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     """A whole answer. headers: lower-case names."""
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llmx.answers.budget import ReasoningCount, with_budget
 from llmx.engine.request_input import cut_prompt
 from llmx.errors import PromptTooLong, RequestError
+from llmx.record import record
 from llmx.sampling_params import SamplingParams
 from llmx_server.serving import Serving
 
 __all__ = ["Job", "fit", "make_job"]
 
 
-@dataclass(slots=True, frozen=True)
+@record
 class Job:
     """One prompt of an HTTP request, checked and ready for the engine."""
 

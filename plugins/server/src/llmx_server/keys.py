@@ -11,10 +11,10 @@ import hmac
 import logging
 import re
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 
 from llmx.errors import ConfigError
+from llmx.record import record
 from llmx_server.budgets import PERIODS, Budget, Period
 from llmx_server.limits import Limits
 
@@ -29,7 +29,7 @@ _SECRET = re.compile(r"([0-9a-f]{32})\$([0-9a-f]{64})")
 _log = logging.getLogger("llmx.server")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Key:
     """What is known of a key: its name for messages (never the key), what it may do, its salted hash, and its limits."""
 

@@ -10,15 +10,15 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from llmx.record import record
 from llmx_server.budgets import Budget, Ledger
 from llmx_server.errors import RateLimited
 
 __all__ = ["Limits", "Meter"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Limits:
     """Requests and tokens (prompt and answer) a minute, and tokens of a longer time; 0: no limit."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from starlette.routing import BaseRoute
 
 from llmx.config import EngineConfig
 from llmx.hooks.loader import PluginLoader, owned_results
 from llmx.plugin_options import with_plugin_defaults
+from llmx.record import record
 from llmx_server.plugin_routes import PluginRoutes
 from llmx_server.stat_loggers import OwnLoggers, StatLoggers
 from llmx_server.watching import Watchers
@@ -17,7 +17,7 @@ from llmx_server.watching import Watchers
 __all__ = ["ServerPlugins", "server_plugins"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerPlugins:
     """watchers is None where nobody watches."""
 

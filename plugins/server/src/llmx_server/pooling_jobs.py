@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -15,6 +14,7 @@ from llmx.engine.outputs import CompletionOutput, RequestOutput
 from llmx.engine.pooling_outputs import PoolingRequestOutput
 from llmx.errors import EngineDead, PromptTooLong, RequestError
 from llmx.pooling_params import PoolingConfig, PoolingParams, check_pooling
+from llmx.record import record
 from llmx.sampling_params import SamplingParams
 from llmx_server.caller import caller
 from llmx_server.disconnect import until_disconnect
@@ -27,7 +27,7 @@ _NO_TOKENS = SamplingParams(max_tokens=0)
 _THREAD_CHARS = 16_384  # longer texts are tokenized on a thread
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PoolingJob:
     """One text or pair, ready for the engine. second_text: where the second of a pair begins."""
 

@@ -1,7 +1,6 @@
 """moe_experts: a grouped product. Chosen (row, expert) pairs are sorted by expert on the device and filled up to whole tiles, so that a program has one
 expert's weights; the host looks at no value, and the grid depends on sizes alone."""
 
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,6 +10,7 @@ from llmx.executor.torch.kernel import Call, Spec
 from llmx.executor.torch.pages import StatePages
 from llmx.executor.torch.rows import Rows
 from llmx.executor.torch.weights import Weights
+from llmx.record import record
 from llmx_triton.launch import Tiles
 from llmx_triton.rowwise import act_mul
 from llmx_triton.weightless import Kept
@@ -73,7 +73,7 @@ def sorted_tiles(ids: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.T
     return slots, owners
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Packed:
     """gate_up [E, 2 F, H] and down [E, H, F] as stored, biases float32 or None."""
 

@@ -1,6 +1,5 @@
 """linear with weights of 8 and 4 bits: codes are multiplied as they are stored, and scaled by blocks: here of 32, in `groups` those of GPTQ and AWQ."""
 
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from llmx.executor.torch.kernel import Call, Spec
 from llmx.executor.torch.pages import StatePages
 from llmx.executor.torch.rows import Rows
 from llmx.executor.torch.weights import Weights
+from llmx.record import record
 from llmx_triton.groups import GroupPart, group_part
 from llmx_triton.launch import Tiles, power_of_two
 from llmx_triton.weightless import Kept
@@ -74,7 +74,7 @@ def product(
     return y
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Part:
     """One Part of a linear, as `product` takes it."""
 

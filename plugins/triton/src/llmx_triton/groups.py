@@ -1,7 +1,6 @@
 """linear with weights in groups of 4 or 8 bits, as GPTQ and AWQ checkpoints have them: codes packed along the input in int32 words [K bits / 32, N], which is
 how GPTQ stores them and what lets neighbouring programs read neighbouring words; AWQ matrices come in the same form from the checkpoint's reader."""
 
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -9,6 +8,7 @@ import triton.language as tl
 
 from llmx.executor import BLOCK_BYTES, HostTensor
 from llmx.executor.op_weights import parts_of
+from llmx.record import record
 from llmx_triton.launch import Tiles, power_of_two
 
 __all__ = ["GroupPart", "group_part", "group_product"]
@@ -65,7 +65,7 @@ def group_product(
     return y
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupPart:
     """One Part of a linear, as `group_product` takes it."""
 

@@ -1,7 +1,6 @@
 """mla: latent attention in its absorbed form. A page has one row [c_kv, k_pe] per token; q goes through the key half of kv_b first, so that all heads read
 that row as their key and its c_kv as their value, and what comes out goes through the value half."""
 
-from dataclasses import dataclass
 
 import torch
 
@@ -12,13 +11,14 @@ from llmx.executor.torch.pages import StatePages
 from llmx.executor.torch.rows import Rows
 from llmx.executor.torch.weights import Weights
 from llmx.program.positions import rope_table
+from llmx.record import record
 from llmx_triton.attention import paged_attention
 from llmx_triton.kv_write import write_rows
 
 __all__ = ["Latent"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Packed:
     """keys [H, nope, L] and values [H, V, L]: the halves of kv_b. tables: the cosines and sines of rope."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 
@@ -12,12 +11,13 @@ from llmx.executor.torch.kernel import Call, Tensor
 from llmx.executor.torch.rows import Rows
 from llmx.program.ops import Op, Sym
 from llmx.weights.host_tensor import HostTensor
+from llmx.record import record
 from llmx.weights.quant import dequantize
 
 __all__ = ["AdaptedEmbedding", "AdaptedLinear"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Placed:
     """One adapter at one Part. a: [rank, in], b: [rows, rank] times the scale. g, bias: [rows], of a DoRA.
 

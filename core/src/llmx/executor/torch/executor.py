@@ -39,6 +39,7 @@ from llmx.hooks.types import DeviceCaps
 from llmx.kv.spec import GroupNeed, KVPlan
 from llmx.platform.kernels import op_spec
 from llmx.platform.plan import KernelChoice, Plan
+from llmx.record import record
 
 __all__ = ["HEAD_ROWS", "TorchExecutor"]
 
@@ -46,7 +47,7 @@ HEAD_ROWS = 64  # logits exist for this many rows at a time
 STEP_TOKENS = 512  # token rows of a step unless the configuration says otherwise
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Packed:
     """A kernel with its weights, from load until its op is bound."""
 

@@ -15,7 +15,6 @@ the order of the ops.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -25,6 +24,7 @@ from llmx.executor.base import Limits
 from llmx.executor.torch.pages import StatePages
 from llmx.executor.torch.weights import Weights
 from llmx.platform.plan import OpSpec
+from llmx.record import record
 
 __all__ = ["ABI", "Bound", "Call", "Kernel", "Reference", "Spec", "Tensor", "reference"]
 
@@ -51,7 +51,7 @@ class Kernel(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bound:
     """What a reference kernel knows of its op. weights: float32, by the keys of `Weights`, and the tables it prepared."""
 
@@ -64,7 +64,7 @@ Function = Callable[..., Any]  # (op: Bound, rows: Rows, *inputs) -> Tensor | tu
 Prepare = Callable[[Weights, Any], Mapping[str, Tensor]]  # (weights, attrs) -> tables by name
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reference:
     """A kernel that is one function over float32 weights. prepare: makes tables that the function reads beside the weights."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+
+from llmx.record import record
 
 if TYPE_CHECKING:
     from llmx.executor.slots import RequestRows
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["RowLayout"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RowLayout:
     """Of N requests with T rows, padded or not; a padded request has no rows and no tokens, a padded row has no place.
 

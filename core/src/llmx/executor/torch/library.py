@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ from llmx.executor.torch.pages import StatePages
 from llmx.executor.torch.rows import Rows
 from llmx.executor.torch.weights import Weights
 from llmx.program.attrs import AttnSpec
+from llmx.record import record
 
 __all__ = ["LibraryActMul", "LibraryAttention", "LibraryNorm", "PagedCall", "PagedRows", "into", "into_like", "registered"]
 
@@ -44,7 +44,7 @@ def _half(x: Tensor) -> Tensor:
     return x.to(torch.bfloat16).contiguous()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LibraryNorm:
     """The op norm. function: (x bf16 [T, H], weight bf16 [H], eps) -> bf16 [T, H]."""
 
@@ -65,7 +65,7 @@ class LibraryNorm:
         return lambda rows, x: self.function(_half(x).flatten(0, -2), packed, eps).float().view(x.shape)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LibraryActMul:
     """The op act_mul. functions: by activation, x bf16 [T, 2 F] -> bf16 [T, F]."""
 
@@ -85,7 +85,7 @@ class LibraryActMul:
         return lambda rows, x: function(_half(x)).float()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PagedRows:
     """Whose rows a step has, and their pages one behind the other, i32: starts [N + 1] of the rows, ends [N + 1] of the pages, pages [ends[N]],
     last [N]: tokens in the last page of each request."""
@@ -113,7 +113,7 @@ class PagedCall(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LibraryAttention:
     """The op attention. make: gives the call for one op, of scratch memory u8 [scratch]."""
 

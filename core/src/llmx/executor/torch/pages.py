@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 
@@ -12,13 +10,14 @@ from llmx.executor.page_shapes import page_moves, page_shapes
 from llmx.executor.slots import RequestRows
 from llmx.executor.torch.rows import Rows
 from llmx.kv.spec import KVPlan, KVSpec
+from llmx.record import record
 
 __all__ = ["PAGE_TYPES", "Pages", "StatePages"]
 
 PAGE_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StatePages:
     """The pages of one State. tensors: [blocks, block tokens, ...] each; [blocks, ...] for a recurrent State."""
 

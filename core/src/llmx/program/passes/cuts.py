@@ -5,15 +5,16 @@ A cut is a half-open range. Ranges are as equal as borders allow, and all ranks 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llmx.errors import ProgramError
 from llmx.program.ops import Part, Transform, WeightRef
+from llmx.record import record
 
 __all__ = ["HeadShare", "Share", "cut_columns", "cut_part", "head_share", "share"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Share:
     """Elements [start, stop) of an axis."""
 
@@ -30,7 +31,7 @@ class Share:
         return Share(self.start * factor, self.stop * factor)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HeadShare:
     """Query heads and key-value heads of one rank."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from llmx.record import record
 
 __all__ = ["ALLOWED_SKIPS", "Check", "NotRun", "Outcome", "Refused", "Result"]
 
@@ -30,7 +31,7 @@ class NotRun(Exception):
     """A check that does not apply; the argument is a key of ALLOWED_SKIPS."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Check:
     """One check of an area. run(subject) raises AssertionError with what is wrong. required: a refusal fails it."""
 
@@ -43,7 +44,7 @@ class Check:
         return f"{self.area}: {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Result:
     """What came of one check. why: empty when it passed."""
 

@@ -7,12 +7,12 @@ a tile, C tokens of a chunk, H query heads, K kv heads, D head size, V value hea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
 from llmx.program.attrs import AttnSpec
+from llmx.record import record
 from llmx_tpu.kernel import Array
 from llmx_tpu.rows import TILE, Rows
 
@@ -22,7 +22,7 @@ _TOGETHER = 8  # tiles
 _CHUNK = 128  # tokens
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Keys:
     """Where keys and values come from. fetch(request [G], chunk) -> k [G, C, K, D], v [G, C, K, V], position [G, C], there [G, C], segment [G, C]."""
 

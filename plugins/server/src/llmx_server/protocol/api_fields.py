@@ -6,9 +6,10 @@ without it, and a `Warning` header says so. A field that stands nowhere is unkno
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
+
+from llmx.record import record
 
 __all__ = ["ALL", "BOTH", "CHAT", "COMPLETIONS", "FIELDS", "RESPONSES", "ApiField", "Route", "State", "field_of", "is_known", "nearest"]
 
@@ -21,7 +22,7 @@ BOTH = (CHAT, COMPLETIONS)
 ALL = (*BOTH, RESPONSES)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ApiField:
     """One field. what: range and effect; for a refused one what to do instead; for an ignored one why it changes nothing."""
 

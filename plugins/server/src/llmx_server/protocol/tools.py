@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from llmx.answers.forced import any_calls_schema
 from llmx.errors import RequestError
+from llmx.record import record
 from llmx.structured_params import StructuredOutputsParams
 from llmx_server.body import BodyModel, shorten
 
@@ -22,7 +22,7 @@ _NO_PARAMETERS = {"type": "object", "properties": {}}
 ToolChoice = Literal["none", "auto", "required", "named"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tools:
     """The tools of one request, checked. described: as templates take them; schemas: name -> JSON schema of the parameters."""
 
