@@ -13,7 +13,7 @@ MAX_DEPTH = 12
 
 # Longest matching prefix decides. A module imports modules of its own layer or lower ones; every core module has a place.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("llmx.errors",),
+    ("llmx.errors", "llmx.record"),
     (
         "llmx.config", "llmx.options", "llmx.foreign_options", "llmx.option_values", "llmx.model_entries", "llmx.kv.spec",
         "llmx.structured_params", "llmx.sampling_params", "llmx.pooling_params", "llmx.hooks.types",
@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 # What the packages beside core may import of it. The front ends are core's own: they come with it, in the same version.
 PUBLIC = (
     "llmx.hooks", "llmx.platform", "llmx.program", "llmx.executor", "llmx.errors", "llmx.config", "llmx.structured", "llmx.draft",
-    "llmx.answers", "llmx.testing",
+    "llmx.answers", "llmx.testing", "llmx.record",
 )  # fmt: skip
 FRONT_END = (
     "llmx.engine", "llmx.tokens", "llmx.resolve", "llmx.options", "llmx.plugin_options", "llmx.foreign_options",

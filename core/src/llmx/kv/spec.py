@@ -6,9 +6,8 @@ This file holds the types only and imports nothing of the engine. Changing it ne
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
-
-from llmx.record import record
 
 __all__ = ["BLOCK_TOKENS", "GroupNeed", "GroupPlan", "KVKind", "KVPlan", "KVSpec"]
 
@@ -17,7 +16,7 @@ BLOCK_TOKENS = 16  # kv slots per block: one 512-bit register of 32-bit K lanes;
 KVKind = Literal["full", "sliding", "chunked", "cross", "latent", "state"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class KVSpec:
     """What one State stores. Equal specs share a group.
 
@@ -35,7 +34,7 @@ class KVSpec:
     state: tuple[tuple[int, ...], ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class GroupNeed:
     """What an executor needs for one group. Written by `Executor.kv_needs`."""
 
@@ -48,7 +47,7 @@ class GroupNeed:
     next_token: bool = False  # kv slot t depends on token t + 1 (some drafters): a prefix hit gives back one block
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class GroupPlan:
     """A group and the number of its blocks, block 0 (the null page: zero, never written) included."""
 
@@ -56,7 +55,7 @@ class GroupPlan:
     num_blocks: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class KVPlan:
     """The split of KV memory between groups. Written by the core from all GroupNeeds and the memory budget."""
 
