@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json as json_module
+from dataclasses import dataclass
 from typing import Any, NoReturn
-
-from llmx.record import record
 
 __all__ = ["FORMS", "MAX_CHOICES", "MAX_GRAMMAR_CHARS", "MAX_NESTING", "MAX_REGEX_CHARS", "MAX_SCHEMA_CHARS", "ReasoningSpan", "StructuredOutputsParams"]
 
@@ -17,7 +16,7 @@ MAX_CHOICES = 10_000
 MAX_NESTING = 64  # levels of a schema
 
 
-@record
+@dataclass(slots=True, frozen=True)
 class ReasoningSpan:
     """Where an answer's reasoning is: from `start` to `end`, both texts that are not empty. inside: the answer begins behind the start marker.
 
@@ -30,7 +29,7 @@ class ReasoningSpan:
     budget: int | None = None
 
 
-@record
+@dataclass(slots=True, frozen=True)
 class StructuredOutputsParams:
     """The form of an answer: exactly one of FORMS; none where only the reasoning before it has a budget.
 
