@@ -98,7 +98,10 @@ class _Commands(TyperGroup):
             found = alone
         command = typer.main.get_command(found)
         command.name = cmd_name
-        return with_plugin_flags(command, ctx.meta.get(_WORDS, ()))
+        command = with_plugin_flags(command, ctx.meta.get(_WORDS, ()))
+        for parameter in command.params:
+            _skip_absent(parameter)
+        return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As always; for a name that is none, what was probably meant."""
@@ -115,6 +118,13 @@ class _Commands(TyperGroup):
         for title, section in COMMANDS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, text) for name, (_, text) in section.items()])
+
+
+def _skip_absent(parameter: Any) -> None:
+    """Leave out the check of a value that is not given: typer would make a validator for each parameter, a fifteenth of a start."""
+    process = parameter.process_value
+    if not parameter.required and parameter.callback is None:
+        parameter.process_value = lambda ctx, value: value if value is None else process(ctx, value)
 
 
 app = typer.Typer(

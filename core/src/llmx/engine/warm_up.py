@@ -12,8 +12,8 @@ from llmx.sched.drafting import Drafting
 
 __all__ = ["measure"]
 
-_PROMPT = 64  # tokens: enough that the cost per token dominates; a start waits for them
-_NEW = 4
+_PROMPT = 32  # tokens: enough that the cost per token dominates; a start waits for them
+_NEW = 3
 _ROWS = (1, 2, 4, 8, 16)  # decode rows whose cost drafting asks for
 _ROW_STEPS = 6  # steps of each, of which the shortest counts
 _ROWS_S = 1.0  # seconds after which no further one is measured

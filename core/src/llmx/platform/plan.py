@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+import msgspec
+
 from llmx.hooks.types import Resolution
 from llmx.record import record
 
@@ -67,7 +69,7 @@ class Plan:
     @property
     def hash(self) -> str:
         """sha256 of the canonical JSON: what ranks compare."""
-        return _digest(asdict(self))
+        return hashlib.sha256(msgspec.json.encode(self, enc_hook=str, order="sorted")).hexdigest()
 
     @property
     def numerics(self) -> str:

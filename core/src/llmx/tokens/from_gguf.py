@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -19,10 +19,12 @@ __all__ = ["vocabulary_from_gguf"]
 _BYTE_LEVEL, _SENTENCEPIECE = "gpt2", "llama"
 
 
-class _Type(IntEnum):
-    """tokenizer.ggml.token_type."""
+_NORMAL = 1  # tokenizer.ggml.token_type of most tokens
 
-    NORMAL = 1
+
+class _Type(IntEnum):
+    """The others."""
+
     UNKNOWN = 2
     CONTROL = 3
     USER_DEFINED = 4
@@ -37,13 +39,14 @@ def vocabulary_from_gguf(source: TokenizerSource) -> Vocabulary:
     if kind not in (_BYTE_LEVEL, _SENTENCEPIECE):
         raise ModelError(f"tokenizer.ggml.model is {kind!r}; supported: {_BYTE_LEVEL} (byte-level BPE), {_SENTENCEPIECE} (SentencePiece)", path=source.path)
     tokens = metadata.strings("tokens")
-    types = metadata.numbers("token_type", len(tokens), _Type.NORMAL)
+    kinds = metadata.numbers("token_type", len(tokens), _NORMAL)
     ids = {name: metadata.token_id(name, len(tokens)) for name in ("bos", "eos", "eot", "eom", "unknown", "padding")}
     table = dict(zip(tokens, range(len(tokens)), strict=True))
     if kind == _BYTE_LEVEL:
         backend = _byte_level(metadata, table)
     else:
         backend = _sentencepiece(metadata, tokens, table, ids["unknown"], source.cache_dir)
+    types = {token: kind for token, kind in enumerate(kinds) if kind != _NORMAL}  # of the few that are no normal ones
     control = _of_type(types, _Type.CONTROL) | _of_type(types, _Type.UNKNOWN)
     control |= {token for token in ids.values() if token is not None}
     plain = _of_type(types, _Type.USER_DEFINED) - control
@@ -67,9 +70,8 @@ def vocabulary_from_gguf(source: TokenizerSource) -> Vocabulary:
     )
 
 
-def _of_type(types: Sequence[int], kind: _Type) -> set[int]:
-    wanted = int(kind)
-    return {token for token, one in enumerate(types) if one == wanted}
+def _of_type(types: Mapping[int, int], kind: _Type) -> set[int]:
+    return {token for token, one in types.items() if one == kind}
 
 
 def _named(ids: Mapping[str, int | None]) -> list[tuple[str, int | None]]:
