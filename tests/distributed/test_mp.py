@@ -177,7 +177,6 @@ def test_what_does_not_go_together_is_refused(model: str) -> None:
     for options, why in (
         ({"tensor_parallel_size": 4}, "3 key-value heads.*cannot be shared by 4 ranks; take another size"),
         ({"speculative_config": {"method": "draft_model", "model": model}}, "a drafter with a model of its own is not shared by ranks yet"),
-        ({"enable_lora": True}, "tensor_parallel_size is 2 and LoRA adapters are on"),
     ):
         with pytest.raises(ConfigError, match=why), engine_of(model, "cpu", 2, **options):
             pass

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from llmx.config import EngineConfig
 from llmx.errors import ConfigError, EngineDead, PlatformError, ProgramError
 from llmx.executor.base import Executor
-from llmx.program.passes.shard import shard
+from llmx.program.passes.shard import part_cuts, shard
 from llmx.program.verify import verify
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ def check_ranks(config: EngineConfig, executor: Executor, platform: str) -> None
         return
     if not executor.limits.has("collectives"):
         raise PlatformError(f"{_FIELD} is {size}, but the executor of platform {platform!r} has no collectives: leave it out, or take --platform cpu")
-    if config.lora.on:
-        raise ConfigError(f"{_FIELD} is {size} and LoRA adapters are on: adapters are not shared by ranks yet; leave one of them out", field=_FIELD)
 
 
 def with_ranks(ready: Prepared, config: EngineConfig, user_set: Iterable[str]) -> Executor:
@@ -79,7 +77,8 @@ def with_ranks(ready: Prepared, config: EngineConfig, user_set: Iterable[str]) -
             other.end()
         raise
     ready.executor.connect(communicator)  # type: ignore[attr-defined]  # the feature "collectives"
-    return MpExecutor(ready.executor, others, communicator, shared_memory=ready.caps.has("host.unified"), at_end=group.close)
+    cuts = [part_cuts(ready.whole, rank, size) for rank in range(size)] if config.lora.on else ()
+    return MpExecutor(ready.executor, others, communicator, shared_memory=ready.caps.has("host.unified"), at_end=group.close, cuts=cuts)
 
 
 def _start(rank: int, fds: tuple[int, ...]) -> RankProcess:

@@ -44,6 +44,7 @@ from llmx.models.load import LoadedModel, ModelSummary, load_model
 from llmx.models.plugin import CoreModels, registry_from
 from llmx.platform.plan import KernelChoice, Plan
 from llmx.platform.select import Selection, select_platform
+from llmx.program.ops import Model
 from llmx.record import record
 from llmx.resolve import probe_environment
 from llmx.structured.start import grammars_from
@@ -70,6 +71,7 @@ class Prepared:
     warnings: list[str]
     drafter: ChosenDrafter | None
     platform: ChosenPlatform
+    whole: Model  # before ranks share it
 
 
 def prepare(config: EngineConfig, user_set: Iterable[str] = (), on_headers: OnHeaders | None = None, rank: int = 0) -> Prepared:
@@ -91,13 +93,15 @@ def prepare(config: EngineConfig, user_set: Iterable[str] = (), on_headers: OnHe
     if drafter is not None:
         loaded = with_programs(drafter, loaded, config, registry_from(manager))
     config = with_whole_prompts(config, loaded.pooling, loaded.summary.max_model_len, set(user_set))
+    whole = loaded.bundle.model
     loaded = share_of(loaded, config.platform.tensor_parallel_size, rank)
     executor, kernels = platform.executor(config, caps, loaded.bundle)
     check_device(drafter, executor.limits, selection.name)
     check_ranks(config, executor, selection.name)
     choices = platform.choices(config, caps, loaded.bundle.model, executor, kernels)
     plan = _plan(config, caps, selection, loaded, choices)
-    return Prepared(config, changes, selection, manager, caps, loaded, executor, plan, [*loader.warnings, *warnings, *loaded.warnings], drafter, platform)
+    told = [*loader.warnings, *warnings, *loaded.warnings]
+    return Prepared(config, changes, selection, manager, caps, loaded, executor, plan, told, drafter, platform, whole)
 
 
 def start_engine(
@@ -127,7 +131,7 @@ def _started(ready: Prepared, executor: Executor, progress: Progress, began: flo
         eos_ids=eos_ids, vocab_size=vocab_size, numerics=ready.plan.numerics, drafter=ready.drafter,
     )  # fmt: skip
     engine.processors = processors_from(ready.manager, ready.config, LogitsModel(vocab_size, eos_ids, grammars.token_bytes))
-    if (adapters := adapters_of(ready.config, bundle.model, executor, ready.manager)) is not None:
+    if (adapters := adapters_of(ready.config, ready.whole, executor, ready.manager)) is not None:
         engine.adapters, engine.scheduler.admission.adapters = adapters, adapters.slots
         adapters.memory.unfinished = partial(chain, engine.scheduler.running, engine.scheduler.waiting)
     step_s = measure(engine)

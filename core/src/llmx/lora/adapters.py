@@ -26,9 +26,10 @@ MAX_LOADED = 16384  # names
 
 
 class Adapters(NoAdapters):
-    """Of one engine. `slots` are the executor's."""
+    """Of one engine. `slots` are the executor's. model: as all `ranks` have it together."""
 
-    def __init__(self, config: LoraConfig, model: Model, executor: Executor) -> None:
+    def __init__(self, config: LoraConfig, model: Model, executor: Executor, ranks: int = 1) -> None:
+        self._ranks = ranks
         self._config, self._model, self._executor = config, model, executor
         self._named: dict[str, Adapter] = {}
         self.slots = AdapterSlots(config.max_loras, self._put, self._drop)
@@ -105,6 +106,9 @@ class Adapters(NoAdapters):
             beyond = bool(read.whole) or bool(parts.keys() & embedding_targets(self._model))
             if beyond and not self._executor.limits.has("lora.embeddings"):
                 why = "it adapts the embedding or has whole modules (modules_to_save), which this platform does not apply: merge it into the model's weights"
+                raise RequestError(f"adapter {name!r} ({path}): {why}", field="lora_path")
+            if self._ranks > 1 and read.settings.dora:
+                why = "DoRA needs the length of whole rows, which no rank has: start with --tensor-parallel-size 1, or merge it into the model's weights"
                 raise RequestError(f"adapter {name!r} ({path}): {why}", field="lora_path")
         except RequestError:
             raise
@@ -183,7 +187,7 @@ def adapters_of(config: EngineConfig, model: Model, executor: Executor, manager:
         return None
     if not executor.limits.has("lora"):
         raise ConfigError("enable_lora: the executor of this platform applies no adapters: merge them into the model's weights", field="enable_lora")
-    adapters = Adapters(lora, model, executor)
+    adapters = Adapters(lora, model, executor, config.platform.tensor_parallel_size)
     defs = [one for listed in manager.hook.llmx_lora_resolvers(config=config) for one in listed]
     adapters.resolvers = {one.name: load_target(one.target)(config) for one in defs}
     for name, path in lora.modules:

@@ -9,7 +9,7 @@ import contextlib
 import select
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,11 +19,14 @@ import numpy as np
 from llmx import errors
 from llmx.batch import Step, StepOutput
 from llmx.errors import EngineDead, LlmxError, PlatformError
+from llmx.executor.adapters import LoraPart
 from llmx.executor.base import Control, Executor, Late, Progress, Reply, Ticket
+from llmx.executor.distributed.adapters import cut_parts, packed
 from llmx.executor.distributed.serve import checksum
 from llmx.executor.distributed.wire import Ask, Finish, Link, Run, Said, ToRank
 from llmx.hooks.collectives import Communicator
 from llmx.kv.spec import GroupNeed, GroupPlan, KVPlan
+from llmx.program.passes.cuts import PartCut
 
 if TYPE_CHECKING:
     from llmx.platform.plan import Plan
@@ -78,16 +81,24 @@ class RankProcess:
 
 class MpExecutor:
     """local: rank 0's own executor. shared_memory: the KV pages of all ranks come out of the same memory, so a block costs the sum of theirs.
+    cuts: by rank what it has of each Part, for adapters.
 
     Raises EngineDead from every method when a rank has ended, with its number and exit status.
     """
 
     def __init__(
-        self, local: Executor, others: Sequence[RankProcess], communicator: Communicator, *, shared_memory: bool, at_end: Callable[[], None] | None = None
+        self,
+        local: Executor,
+        others: Sequence[RankProcess],
+        communicator: Communicator,
+        *,
+        shared_memory: bool,
+        at_end: Callable[[], None] | None = None,
+        cuts: Sequence[Mapping[str, PartCut]] = (),
     ) -> None:
         self._local, self._others, self._communicator = local, list(others), communicator
         self._shared_memory, self._at_end = shared_memory, at_end
-        self.limits = replace(local.limits, features=local.limits.features - {"lora", "lora.fusions"})
+        self._cuts, self.limits = cuts, local.limits
         self._closing = self._closed = False
         self._needs: list[GroupNeed] = []
         self._watch = threading.Thread(target=self._watch_ranks, name="llmx-ranks", daemon=True)
@@ -196,10 +207,12 @@ class MpExecutor:
     # -- between steps -------------------------------------------------------------------------------------------------
 
     def control(self, cmd: Control) -> Reply:
-        """sleep and wake go to every rank, stats tells of rank 0; other controls are refused."""
+        """sleep and wake go to every rank, of an adapter each gets its share, stats tells of rank 0; other controls are refused."""
         if cmd.kind in _OWN:
             reply = self._local.control(cmd)
             return replace(reply, value={**reply.value, "ranks": 1 + len(self._others)}) if reply.ok else reply
+        if cmd.kind in ("lora_add", "lora_remove"):
+            return self._adapter(cmd.kind, cmd.args["slot"], cmd.args.get("parts"))
         if cmd.kind not in _BROADCAST:
             return Reply(False, error=f"with tensor_parallel_size above 1 the control {cmd.kind!r} is not there: start with 1")
         own, theirs = self._ask("control", lambda: self._local.control(cmd), kind=cmd.kind, args=cmd.args)
@@ -207,6 +220,20 @@ class MpExecutor:
             if ok != own.ok:
                 raise EngineDead(f"{cmd.kind} on rank {other.rank}: {error or 'done'}, on rank 0: {own.error or 'done'}")
         return own
+
+    def _adapter(self, kind: str, slot: int, parts: Mapping[str, LoraPart] | None) -> Reply:
+        """Fill or empty a slot on every rank. Where one cannot fill it, all have it empty."""
+        given: list[dict[str, LoraPart] | None] = [None if parts is None else cut_parts(parts, cuts) for cuts in self._cuts]
+        for other, one in zip(self._others, given[1:], strict=True):
+            args = {"slot": slot} if one is None else {"slot": slot, "parts": packed(one)}
+            other.link.send(Ask("control", {"kind": kind, "args": args}))
+        own = {"slot": slot} if given[0] is None else {"slot": slot, "parts": given[0]}
+        reply = self._together(lambda: self._local.control(Control(kind, own)))
+        replies = [(reply.ok, reply.error), *(tuple(other.receive()) for other in self._others)]
+        bad = [f"rank {rank}: {error}" for rank, (ok, error) in enumerate(replies) if not ok]
+        if bad and parts is not None:
+            self._adapter("lora_remove", slot, None)
+        return Reply(not bad, error="; ".join(bad))
 
     def check_slots(self, expected: dict[int, list[int]]) -> None:
         """As rank 0 has them (tests)."""

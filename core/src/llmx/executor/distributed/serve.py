@@ -11,6 +11,7 @@ import numpy as np
 from llmx.batch import StepOutput
 from llmx.errors import PlatformError
 from llmx.executor.base import Control, Executor, Late, Ticket
+from llmx.executor.distributed.adapters import unpacked
 from llmx.executor.distributed.wire import Ask, Finish, Link, Run, Said
 from llmx.hooks.collectives import Communicator
 from llmx.kv.spec import GroupPlan, KVPlan
@@ -91,7 +92,9 @@ class RankServer:
         elif what == "warm_up":
             executor.warm_up(_silent)
         elif what == "control":
-            reply = executor.control(Control(args["kind"], args["args"]))
+            given = args["args"]
+            given = {**given, "parts": unpacked(given["parts"])} if "parts" in given else given
+            reply = executor.control(Control(args["kind"], given))
             return reply.ok, reply.error
         elif what == "close":
             executor.close()

@@ -11,7 +11,7 @@ from llmx.errors import ProgramError
 from llmx.program.ops import Part, Transform, WeightRef
 from llmx.record import record
 
-__all__ = ["HeadShare", "Share", "cut_columns", "cut_part", "head_share", "share"]
+__all__ = ["HeadShare", "PartCut", "Share", "cut_columns", "cut_part", "head_share", "share"]
 
 
 @record
@@ -29,6 +29,14 @@ class Share:
     def times(self, factor: int) -> Share:
         """The same share of an axis of `factor` elements per element."""
         return Share(self.start * factor, self.stop * factor)
+
+
+@record
+class PartCut:
+    """What one rank has of a linear's Part: some output rows, or the columns of a share of its input."""
+
+    rows: Share | None = None
+    columns: Share | None = None
 
 
 @record

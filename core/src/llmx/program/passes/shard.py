@@ -15,9 +15,9 @@ from llmx.errors import ProgramError
 from llmx.program.attrs import AttentionAttrs, CollectiveAttrs, QkvAttrs
 from llmx.program.kinds import core_registry
 from llmx.program.ops import Model, Op, OpRegistry, Part, Program, State, Value
-from llmx.program.passes.cuts import HeadShare, Share, cut_columns, cut_part, head_share, share
+from llmx.program.passes.cuts import HeadShare, PartCut, Share, cut_columns, cut_part, head_share, share
 
-__all__ = ["AXIS", "shard"]
+__all__ = ["AXIS", "part_cuts", "shard"]
 
 AXIS = "tensor"  # of the mesh, in CollectiveAttrs
 _ELEMENTWISE = ("act", "act_mul", "add", "mul", "scale", "softcap", "clip")
@@ -38,6 +38,13 @@ def shard(model: Model, rank: int, size: int, registry: OpRegistry | None = None
         programs[name] = one.run()
         states |= one.states
     return Model(programs, states)
+
+
+def part_cuts(model: Model, rank: int, size: int, registry: OpRegistry | None = None) -> dict[str, PartCut]:
+    """Part.target -> what `shard` gives a rank of it, for linears of the main Program; those that every rank has whole are absent."""
+    one = _Sharder(model.programs["main"], model.states, rank, size, _head_unit(model), registry or core_registry())
+    one.run()
+    return one.part_cuts
 
 
 def _users(program: Program) -> dict[int, list[Op]]:
@@ -100,6 +107,7 @@ class _Sharder:
     heads: dict[int, HeadShare] = field(default_factory=dict)  # of values that are cut by heads
     ops: list[Op] = field(default_factory=list)
     users: dict[int, list[Op]] = field(default_factory=dict)
+    part_cuts: dict[str, PartCut] = field(default_factory=dict)
     next_id: int = 0
 
     def run(self) -> Program:
@@ -157,6 +165,7 @@ class _Sharder:
                 name, quant = parts[0].weight.name, parts[0].weight.quant
                 raise self.fail(op, f"columns {columns.start} to {columns.stop} of {name} are not whole blocks of {block} ({quant})")
             part = cut_columns(parts[0], columns, bias=self.rank == 0)
+            self.part_cuts[part.target] = PartCut(columns=columns)
             return self.collect(replace(local, weights={"w": (part,)}), "all_reduce")
         splits = {part.split for part in parts}
         if splits and splits <= {"heads", "kv_heads"} and self._follows(op, "qkv_prep"):
@@ -165,9 +174,14 @@ class _Sharder:
             return self._up(op, local)
         if splits == {"vocab"} and len(parts) == 1 and parts[0].rows % self.size == 0:
             rows = share(parts[0].rows, 1, self.rank, self.size, "the vocabulary")
-            return self.collect(replace(local, weights={"w": (cut_part(parts[0], rows),)}), "all_gather")
+            return self.collect(replace(local, weights={"w": (self.rows_of(parts[0], rows),)}), "all_gather")
         self.emit(local)
         return None
+
+    def rows_of(self, part: Part, rows: Share) -> Part:
+        """The part with these output rows alone."""
+        self.part_cuts[part.target] = PartCut(rows)
+        return cut_part(part, rows)
 
     def _follows(self, op: Op, kind: str) -> bool:
         return [user.kind for user in self.users.get(op.outs[0].id, [])] == [kind]
@@ -182,7 +196,7 @@ class _Sharder:
         parts = []
         for part in op.weights["w"]:
             count, mine = (spec.q_heads, heads.q) if part.split == "heads" else (spec.kv_heads, heads.kv)
-            parts.append(cut_part(part, mine.times(part.rows // count)))
+            parts.append(self.rows_of(part, mine.times(part.rows // count)))
         self.emit(replace(local, weights={"w": tuple(parts)}), Share(0, 1), heads)
 
     def _up(self, op: Op, local: Op) -> None:
@@ -196,7 +210,7 @@ class _Sharder:
         if total % unit or total // unit < self.size:
             unit = block
         mine = share(total, unit, self.rank, self.size, f"{op.kind} in {op.region}: {parts[0].target} with {parts[0].rows} rows")
-        self.emit(replace(local, weights={"w": tuple(cut_part(part, mine) for part in parts)}), mine)
+        self.emit(replace(local, weights={"w": tuple(self.rows_of(part, mine) for part in parts)}), mine)
 
     def qkv_prep(self, op: Op, local: Op) -> None:
         source = op.ins[0]
