@@ -10,8 +10,8 @@ from llmx.executor.adapters import AdapterPart, LoraPart, WholePart
 from llmx.executor.torch.kernel import Call, Tensor
 from llmx.executor.torch.rows import Rows
 from llmx.program.ops import Op, Sym
-from llmx.weights.host_tensor import HostTensor
 from llmx.record import record
+from llmx.weights.host_tensor import HostTensor
 from llmx.weights.quant import dequantize
 
 __all__ = ["AdaptedEmbedding", "AdaptedLinear"]
