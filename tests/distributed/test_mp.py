@@ -75,9 +75,10 @@ def answers(engine: Engine, tokens: int) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize(("platform", "tokens"), [("cpu", 20), ("torch", 20)])
-def test_two_ranks_give_the_tokens_of_one(model: str, platform: str, tokens: int) -> None:
+@pytest.mark.parametrize(("platform", "tokens"), [("cpu", 20), ("torch", 20), ("xpu", 20)])
+def test_two_ranks_give_the_tokens_of_one(model: str, platform: str, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With chunked prompts, prefix hits and preemption, which the counters show."""
+    monkeypatch.setenv("LLMX_XPU_EMULATE", "1")  # with recorded graphs between the collectives
     with engine_of(model, platform, 1) as engine:
         wanted = answers(engine, tokens)
     with engine_of(model, platform, 2) as engine:

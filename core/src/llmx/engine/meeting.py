@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from time import monotonic
 from typing import Any, Protocol
 
@@ -149,6 +150,7 @@ def main(arguments: list[str]) -> int:
     if place.rank:
         threading.Thread(target=end_with_rank_0, args=(place.end,), daemon=True).start()
     config, _ = resolve(place.options)
+    config = replace(config, platform=replace(config.platform, rank=place.rank))
     loader = PluginLoader.discover(config.platform)
     assert config.platform.name is not None
     platform = ChosenPlatform(config.platform.name, loader.activate(config.platform.name))

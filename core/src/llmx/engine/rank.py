@@ -38,8 +38,9 @@ def main(arguments: list[str]) -> int:
 def _prepared(begin: Begin, link: Link) -> RankServer | None:
     from llmx.engine.start import prepare  # after the connection: rank 0 sees at once when this process ends
 
+    config = replace(begin.config, platform=replace(begin.config.platform, rank=begin.rank))
     try:
-        ready = prepare(begin.config, begin.user_set, rank=begin.rank)
+        ready = prepare(config, begin.user_set, rank=begin.rank)
     except Exception as error:  # noqa: BLE001 - process border: rank 0 must learn why
         link.send(Said(None, str(error), type(error).__name__))
         return None

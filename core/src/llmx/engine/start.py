@@ -51,7 +51,7 @@ from llmx.structured.start import grammars_from
 
 __all__ = ["Prepared", "prepare", "start_engine", "value_dtypes"]
 
-_HIDDEN = ("api_keys", "hf_token", "download_dir", "cache_dir")  # secrets and paths, which must not stand in a plan
+_HIDDEN = ("api_keys", "hf_token", "download_dir", "cache_dir", "rank")  # secrets, paths and the place among ranks, which must not stand in a plan
 
 OnHeaders = Callable[[Headers], None]
 

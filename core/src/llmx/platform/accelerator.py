@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 from llmx.config import EngineConfig
 from llmx.errors import PlatformError
+from llmx.hooks.collectives import Communicator, ProcessGroup
 from llmx.hooks.devices import CompilerBackend, DeviceAllocator, GraphBackend
 from llmx.hooks.probing import emulated, torch_build
 from llmx.hooks.specs import hookimpl
@@ -30,7 +31,7 @@ class Accelerator:
 
     device_type: its name in torch. build: the name in torch's version file that says whether torch was built for it. features: capabilities that
     every such device has with such a torch, beside those that are asked of the device (bf16, streams). kernels: the import name of a package
-    with kernels for it. libraries: kernels of optional libraries.
+    with kernels for it. libraries: kernels of optional libraries. ranks: the class of torch.distributed that joins such devices; empty: none does.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Accelerator:
     kernels: str = ""
     features: frozenset[str] = frozenset()
     libraries: tuple[ImplDef, ...] = ()
+    ranks: str = ""
 
 
 class AcceleratorPlatform:
@@ -60,13 +62,14 @@ class AcceleratorPlatform:
         return value
 
     def device(self, config: EngineConfig) -> str:
-        """The device by its torch name; "cpu" when it is emulated. Raises PlatformError for a device of another kind."""
+        """The device of this rank by its torch name, counted from the one given; "cpu" when it is emulated. Raises PlatformError for another kind."""
         kind, given = self.kind, config.platform.device
         if given is None:
-            return "cpu" if emulated(dict(config.platform.options), kind.name) else f"{kind.device_type}:0"
+            given = "cpu" if emulated(dict(config.platform.options), kind.name) else f"{kind.device_type}:0"
         if given.split(":")[0] not in (kind.device_type, "cpu"):
             raise PlatformError(f"--device {given!r}: platform {kind.name!r} has the devices {kind.device_type}:0, :1 and so on, and cpu (emulated)")
-        return given
+        first, _, number = given.partition(":")
+        return given if first == "cpu" else f"{first}:{int(number or 0) + config.platform.rank}"
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
@@ -80,7 +83,7 @@ class AcceleratorPlatform:
         """What torch says of the device, and the kind's own capabilities. Raises PlatformError for a device that torch cannot use."""
         device = self.device(config)
         on_cpu = device == "cpu"  # where threads that wait for each other would cost more than they gain
-        caps: DeviceCaps = load_torch("device:device_caps")(device, config.platform.threads or (1 if on_cpu else None))
+        caps: DeviceCaps = load_torch("device:device_caps")(device, config.platform.rank_threads(1) if on_cpu else config.platform.threads)
         features = caps.features | self.kind.features | {"memory.sleep"}
         wanted = self.option(config, "KERNELS")
         if wanted == "on" or (wanted == "auto" and not on_cpu):
@@ -120,6 +123,22 @@ class AcceleratorPlatform:
         """Memory under torch's tensors is given back and taken again."""
         allocator: DeviceAllocator = load_torch("storage:StorageAllocator")()
         return allocator
+
+    @hookimpl
+    def llmx_process_group(self, size: int) -> ProcessGroup | None:
+        """A store of torch's on this host."""
+        if not self.kind.ranks:
+            return None
+        group: ProcessGroup = load_torch("communicator:store_group")(size)
+        return group
+
+    @hookimpl
+    def llmx_communicator(self, config: EngineConfig, group: ProcessGroup) -> Communicator:
+        """torch's process group for such devices, each rank on its own; in emulation the one for host memory."""
+        device = self.device(config)
+        backend = {} if device == "cpu" else {"backend": self.kind.ranks}
+        communicator: Communicator = load_torch("communicator:TorchCommunicator")(group, device, **backend)
+        return communicator
 
     @hookimpl
     def llmx_config_defaults(self, config: EngineConfig, caps: DeviceCaps) -> list[ConfigPatch]:

@@ -54,13 +54,13 @@ class TorchPlatform:
     @hookimpl
     def llmx_process_group(self, size: int) -> ProcessGroup:
         """A store of torch's on this host."""
-        group: ProcessGroup = load_torch("gloo:gloo_group")(size)
+        group: ProcessGroup = load_torch("communicator:store_group")(size)
         return group
 
     @hookimpl
     def llmx_communicator(self, group: ProcessGroup) -> Communicator:
         """gloo."""
-        communicator: Communicator = load_torch("gloo:GlooCommunicator")(group)
+        communicator: Communicator = load_torch("communicator:TorchCommunicator")(group)
         return communicator
 
 

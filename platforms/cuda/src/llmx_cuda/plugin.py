@@ -17,5 +17,6 @@ PLATFORM = AcceleratorPlatform(
         kernels="llmx_triton",
         features=frozenset({"graph.capture", "graph.piecewise", "collectives.int64"}),
         libraries=library_impls("flashinfer", "flashinfer", "llmx_cuda.flashinfer_kernels", activations=("silu", "gelu", "gelu_tanh"), attention=True),
+        ranks="ProcessGroupNCCL",
     )
 )

@@ -17,5 +17,6 @@ PLATFORM = AcceleratorPlatform(
         kernels="llmx_triton",
         features=frozenset({"graph.capture", "graph.piecewise", "collectives.int64"}),
         libraries=library_impls("aiter", "aiter", "llmx_rocm.aiter_kernels", activations=("silu", "gelu", "gelu_tanh")),
+        ranks="ProcessGroupNCCL",  # which is RCCL in torch for ROCm
     )
 )

@@ -17,5 +17,6 @@ PLATFORM = AcceleratorPlatform(
         kernels="llmx_triton",
         features=frozenset({"graph.capture", "graph.piecewise"}),
         libraries=library_impls("vllm_xpu_kernels", "vllm-xpu-kernels", "llmx_xpu.sycl_kernels", activations=("silu", "gelu", "gelu_tanh")),
+        ranks="ProcessGroupXCCL",
     )
 )

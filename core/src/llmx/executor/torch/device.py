@@ -31,7 +31,7 @@ def device_caps(name: str, threads: int | None) -> DeviceCaps:
         torch.set_num_threads(threads)
     on_cpu = device.type == "cpu"
     return DeviceCaps(
-        arch=f"torch {torch.__version__} {name}",  # part of plan.numerics
+        arch=f"torch {torch.__version__} {device.type}",  # part of plan.numerics, which ranks compare
         dtypes=frozenset({"f32", "bf16", "f16"}),
         features=frozenset({"host.unified"} if on_cpu else _features(device)),
         compute_units=(os.cpu_count() or 1) if on_cpu else _compute_units(device),
