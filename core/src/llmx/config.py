@@ -113,11 +113,12 @@ class LoraConfig:
     max_host: int = 64  # adapters kept in host memory, beside those in use; others are read again when they are next named
     modules: tuple[tuple[str, str], ...] = ()  # (name, folder) of those that are there from the start
     folder: str = ""  # its subfolders are adapters, found by name when a request asks for one
+    hub: tuple[str, ...] = ()  # repositories of the hub that requests may name; * stands for any text
 
     @property
     def on(self) -> bool:
         """True where requests may use adapters."""
-        return self.enabled or bool(self.modules) or bool(self.folder)
+        return self.enabled or bool(self.modules or self.folder or self.hub)
 
 
 @record

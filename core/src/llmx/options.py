@@ -165,6 +165,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("enable_lora", "lora.enabled", "bool", "serve LoRA adapters, loaded while the server runs; see docs/lora.md"),
     Option("lora_modules", "lora.modules", "list", "adapter that is there from the start, NAME=FOLDER; several are allowed; switches adapters on"),
     Option("lora_dir", "lora.folder", "str", "folder of adapters, each found by its name when a request gives one; switches adapters on"),
+    Option("lora_hub", "lora.hub", "list", "repository of an adapter on the hub that requests may name, or ORG/*; several are allowed; switches adapters on"),
     Option("max_loras", "lora.max_loras", "int", "different adapters that run at the same time; more may be loaded"),
     Option("max_cpu_loras", "lora.max_host", "int", "adapters kept in host memory; one that was dropped is read again when a request names it"),
     Option("max_lora_rank", "lora.max_rank", "int", "greatest rank of an adapter"),

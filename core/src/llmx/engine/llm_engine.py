@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from llmx.config import EngineConfig
 from llmx.engine.answer_formats import with_thinking_budget
 from llmx.engine.engine_args import EngineArgs
+from llmx.engine.hub_adapters import adapter_folder
 from llmx.engine.messages import Abort, Add, EngineInfo
 from llmx.engine.metrics_snapshot import Metric, snapshot
 from llmx.engine.output_processor import OutputProcessor, only_new
@@ -126,8 +127,8 @@ class LLMEngine:
         """The name of a LoRARequest's adapter, loaded if it is not yet; "" for None. Raises RequestError."""
         running = self.engine.scheduler.running
         name = adapter_name(lora_request, partial(self.engine.adapters.load, running=running))
-        if name:
-            self.engine.adapters.resolve(name, running)
+        if name and not self.engine.adapters.resolve(name, running) and (path := adapter_folder(self.config, name)) is not None:
+            self.engine.adapters.load(name, path, running)
         return name
 
     def add_lora(self, lora_request: LoRARequest) -> bool:

@@ -18,7 +18,8 @@ _LARGE = 10_000_000  # bytes of a file from which on its tenths are told
 
 
 def fetch_model(config: EngineConfig, on_transfer: OnTransfer | None = None) -> EngineConfig:
-    """Fetch the hub model that `config` names where it is not here yet, its tokenizer's too; the configuration without the token, which is spent.
+    """Fetch the hub model that `config` names where it is not here yet, its tokenizer's too; the configuration without the token, which is
+    spent, unless adapters are fetched later.
 
     No connection is made when everything is here. Raises ModelError.
     """
@@ -29,7 +30,7 @@ def fetch_model(config: EngineConfig, on_transfer: OnTransfer | None = None) -> 
     tokenizer = None if model.tokenizer is None else hub_name(model.tokenizer)
     if tokenizer is not None:
         hub_of(model).ensure(tokenizer, on_transfer, tokenizer=True)
-    return replace(config, model=replace(model, hf_token=None))
+    return config if config.lora.hub else replace(config, model=replace(model, hf_token=None))
 
 
 def hub_of(config: ModelConfig) -> Hub:

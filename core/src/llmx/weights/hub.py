@@ -33,6 +33,7 @@ _ETAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CHUNK = 1 << 20  # bytes between two writes: what a broken connection costs at most
 _ATTEMPTS = 3  # of a file whose connection breaks in ways that the library does not repeat by itself
 _MAX_FILE = 50_000_000_000  # bytes that the hub sends over plain HTTP
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 _SPARE = 16 << 20  # bytes of the disk that stay free
 
 
@@ -79,6 +80,16 @@ class Hub:
             return self.fetch(name, on_transfer, tokenizer=tokenizer)
         return path or self.find(name, tokenizer=tokenizer)
 
+    def ensure_adapter(self, name: HubName) -> str:
+        """Folder of a LoRA adapter: from the cache without any connection when it is there, else fetched, its two files alone. Raises ModelError."""
+        commit = self.cache.commit(name)
+        if commit is not None and all((self.cache.snapshot(name.repo, commit) / file).is_file() for file in ADAPTER_FILES):
+            return str(self.cache.snapshot(name.repo, commit))
+        if self._is_offline():
+            raise ModelError(f"{name} is not on this machine, and cannot be fetched: {self.offline_reason()}")
+        with _library(), explained(name, self):
+            return _Fetch(self, name, _silent, False).adapter()
+
     def page(self, name: HubName) -> str:
         """Address of the model's page, for people."""
         return f"{self.address()}/{name.repo}"
@@ -110,7 +121,6 @@ class _Fetch:
     def run(self) -> str:
         files, commit = self._list()
         selection = select_tokenizer(self._name, files) if self._tokenizer else select_files(self._name, files)  # refuses before anything is fetched
-        snapshot = self._hub.cache.snapshot(self._name.repo, commit)
         weights = selection.weights
         if selection.kind == "safetensors" and not weights:
             shards = sorted(set(index_placement(self._get(files[INDEX], commit)).values()))
@@ -118,13 +128,25 @@ class _Fetch:
                 if shard not in files:
                     raise ModelError(f"{self._name.repo} lacks {shard}, which its {INDEX} names: the repository is incomplete")
             weights = (INDEX, *shards)
-        needed = [files[file] for file in (*selection.side, *weights)]
+        self._bring([files[file] for file in (*selection.side, *weights)], commit)
+        return self._hub.find(self._name, tokenizer=self._tokenizer)
+
+    def adapter(self) -> str:
+        """The folder of a LoRA adapter."""
+        files, commit = self._list()
+        missing = [file for file in ADAPTER_FILES if file not in files]
+        if missing:
+            raise ModelError(f"{self._name.repo} has no {' and no '.join(missing)}, so it is no LoRA adapter as peft saves it")
+        self._bring([files[file] for file in ADAPTER_FILES], commit)
+        return str(self._hub.cache.snapshot(self._name.repo, commit))
+
+    def _bring(self, needed: list[_Remote], commit: str) -> None:
+        snapshot = self._hub.cache.snapshot(self._name.repo, commit)
         self._check_space([file for file in needed if not (snapshot / file.name).exists()])
         self._total_done, self._total_size = 0, sum(file.size for file in needed)
         for file in needed:  # weights last: a model whose weights are there is complete
             self._get(file, commit)
         self._keep_revision(commit)
-        return self._hub.find(self._name, tokenizer=self._tokenizer)
 
     def _list(self) -> tuple[dict[str, _Remote], str]:
         """Files of the repository by name, and the commit that the revision is at."""

@@ -100,7 +100,7 @@ class ServedModels:
             return self.find(name)
         except ModelNotFound:
             for serving in self:
-                if serving.residence == "loaded" and serving.config.lora.on and await serving.engine.steering.resolve_adapter(str(name)):
+                if serving.residence == "loaded" and serving.config.lora.on and await _resolved(serving, str(name)):
                     return serving.adapted(str(name))
             raise
 
@@ -209,3 +209,14 @@ async def open_body(request: Request, kind: type[B]) -> tuple[Serving, B]:
     serving = await models.pick(cast(_NamesModel, body).model)
     request.scope["llmx.serving"] = serving  # for serving_of, and the label of what is counted when it fails
     return serving, body
+
+
+async def _resolved(serving: Serving, name: str) -> bool:
+    """Whether there is an adapter of this name, loaded now where a resolver or the hub has it. Raises RequestError."""
+    if await serving.engine.steering.resolve_adapter(name):
+        return True
+    if not serving.config.lora.hub:
+        return False
+    from llmx.engine.hub_adapters import load_from_hub  # for those who allow it
+
+    return await load_from_hub(serving.config, serving.engine.steering, name) is not None
