@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, process_time
 from typing import Any
@@ -21,17 +23,20 @@ from typing import Any
 import torch
 import transformers
 from benchmarks.make_models import make_model
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.nn.functional import cross_entropy, smooth_l1_loss
+from torch.nn.functional import log_softmax, smooth_l1_loss, softmax
 
-from llmx import LLM, SamplingParams
+from llmx import LLM, PoolingParams, SamplingParams
 
 MODEL = "smollm2-135m-instruct"
 SUBJECTS = (
     "rain", "bread", "the moon", "bicycles", "gravity", "cats", "the Roman Empire", "photosynthesis", "money", "sleep", "rivers", "chess", "magnets", "tea",
     "bees", "the heart", "earthquakes", "books", "trains", "winter", "dreams", "salt", "the brain", "whales", "maps", "glass", "friendship", "football",
     "volcanoes", "computers", "paper", "democracy", "apples", "vaccines", "music", "cooking", "the ocean", "wood", "stars", "dogs",
+    "bridges", "honesty", "electricity", "the desert", "soap", "elephants", "clocks", "teachers", "sugar", "lightning", "gardens", "robots", "mathematics",
+    "the sun", "horses", "cheese", "ships", "fear", "painting", "the Middle Ages", "oil", "languages", "forests", "teeth", "rockets", "rice", "dinosaurs",
+    "swimming", "newspapers", "ice", "cities", "spiders", "medicine", "coffee", "family", "the wind", "telephones", "trees", "exercise", "castles",
 )  # fmt: skip
 QUESTIONS = (
     "Explain {} to a child.", "What is {}?", "Write a short story about {}.", "Give me five facts about {}.", "Why does {} matter?",
@@ -45,9 +50,12 @@ UNSEEN = (
 
 
 class Head(nn.Module):
-    """The drafter as published: fc over the token's embedding and the model's row, then layers of which the first has no norm before."""
+    """The drafter as published: fc over the token's embedding and the model's row, then layers of which the first has no norm before.
 
-    def __init__(self, config: transformers.LlamaConfig) -> None:
+    size: of the elements of an embedding, which are much smaller than those of a row; fc begins with columns that make up for that.
+    """
+
+    def __init__(self, config: transformers.LlamaConfig, size: float) -> None:
         super().__init__()
         config._attn_implementation = "sdpa"
         self.inner = transformers.LlamaModel(config)
@@ -55,6 +63,9 @@ class Head(nn.Module):
         self.inner.norm = nn.Identity()
         self.inner.embed_tokens = None
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
+        with torch.no_grad():
+            self.fc.weight *= 0.5
+            self.fc.weight[:, : config.hidden_size] /= size
 
     def forward(self, embedded: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """[B, T, H] of both -> what stands for the model's next rows."""
@@ -66,66 +77,81 @@ class Head(nn.Module):
         return {name.removeprefix("inner."): tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in self.state_dict().items()}
 
 
-def answers(count: int, new: int, threads: int) -> list[list[int]]:
-    """Token ids of conversations: a question and the model's answer to it."""
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A conversation: token ids, the model's row behind each [T, H], and where its answer begins."""
+
+    ids: torch.Tensor
+    rows: torch.Tensor
+    answer: int
+
+
+def answers(count: int, new: int, threads: int) -> list[tuple[list[int], list[int]]]:
+    """(token ids of a question, and of the model's answer to it). Half of the answers are greedy, half at temperature 0.8."""
     asked = [question.format(subject) for subject in SUBJECTS for question in QUESTIONS]
     random.Random(0).shuffle(asked)
     sampling = [SamplingParams(temperature=0.8 * (index % 2), seed=index, max_tokens=new) for index in range(min(count, len(asked)))]
     with LLM(MODEL, platform="cpu", threads=threads, max_model_len=1024, max_num_seqs=32) as llm:
         outputs = llm.chat([[{"role": "user", "content": one}] for one in asked[: len(sampling)]], sampling, use_tqdm=False)
-    return [[*output.prompt_token_ids, *output.outputs[0].token_ids] for output in outputs]
+    return [(list(output.prompt_token_ids), list(output.outputs[0].token_ids)) for output in outputs]
 
 
-def train(model: Any, texts: Sequence[list[int]], layers: int, epochs: int, batch: int = 8) -> tuple[Head, list[float]]:
-    """(a head that has seen the texts `epochs` times, the mean loss of each time).
+def read(found: Sequence[tuple[list[int], list[int]]], threads: int) -> list[Text]:
+    """The rows that the model's head reads, as the engine itself computes them."""
+    with LLM(MODEL, platform="cpu", threads=threads, runner="pooling", max_model_len=1024, max_num_seqs=8) as llm:
+        asked = [{"prompt_token_ids": prompt + answer} for prompt, answer in found]
+        rows = llm.encode(asked, PoolingParams(task="token_embed", use_activation=False), use_tqdm=False)
+    return [
+        Text(torch.tensor(prompt + answer), torch.tensor(one.outputs.data, dtype=torch.float32), len(prompt))
+        for (prompt, answer), one in zip(found, rows, strict=True)
+    ]
 
-    Behind each token it learns the model's next choice, and the one after that from its own row.
+
+class Trainer:
+    """Trains a head on texts: the model's choice behind each token, by its probabilities, and its row.
+
+    table: the model's embedding, which is its head too [V, H].
     """
-    config = transformers.LlamaConfig(**{**model.config.to_dict(), "num_hidden_layers": layers})
-    torch.manual_seed(0)
-    head, table = Head(config), model.model.embed_tokens.weight
-    with torch.inference_mode():
-        rows = [model.model(torch.tensor([text])).last_hidden_state[0] for text in texts]
-    ids = torch.tensor(sorted({token for text in texts for token in text}))
-    small = model.lm_head.weight[ids].detach()
-    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.01)
-    steps = epochs * -(-len(texts) // batch)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=steps, pct_start=0.1)
-    order, rng, means = list(range(len(texts))), random.Random(0), list[float]()
-    for epoch in range(epochs):
-        rng.shuffle(order)
-        began, losses = monotonic(), []
-        for at in range(0, len(order), batch):
-            taken = order[at : at + batch]
-            width = max(len(texts[i]) for i in taken)
-            tokens, hidden = torch.zeros(len(taken), width, dtype=torch.long), torch.zeros(len(taken), width, config.hidden_size)
-            there = torch.zeros(len(taken), width, dtype=torch.bool)
-            for line, i in enumerate(taken):
-                tokens[line, : len(texts[i])], there[line, : len(texts[i])] = torch.tensor(texts[i]), True
-                hidden[line, : len(texts[i])] = rows[i]
-            loss = _loss(head, table[tokens].detach(), hidden, there, small)
+
+    def __init__(self, config: transformers.LlamaConfig, table: torch.Tensor, texts: Sequence[Text], vocabulary: int) -> None:
+        torch.manual_seed(0)
+        self.texts, self.table = texts, table
+        self.head = Head(config, float(table.std()))
+        common = Counter(token for text in texts for token in text.ids.tolist()).most_common(vocabulary)
+        self.columns = table[torch.tensor(sorted(token for token, _ in common))]
+
+    def train(self, steps: int, batch: int, ahead: int, rate: float = 1e-3, report: int = 100) -> None:
+        """steps: of the optimizer, each with `batch` texts. ahead: tokens that are guessed in a row, from the second on out of the head's own rows."""
+        optimizer = torch.optim.AdamW(self.head.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
+        order, rng, began, losses = list[int](), random.Random(0), monotonic(), list[float]()
+        for step in range(1, steps + 1):
+            if len(order) < batch:
+                order = list(range(len(self.texts)))
+                rng.shuffle(order)
+            loss = self._loss([self.texts[order.pop()] for _ in range(batch)], ahead)
             optimizer.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+            nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
             optimizer.step()
             schedule.step()
             losses.append(loss.item())
-        means.append(sum(losses) / len(losses))
-        print(f"epoch {epoch + 1}: loss {means[-1]:.3f}, {monotonic() - began:.0f} s", flush=True)
-    return head, means
+            if step % report == 0 or step == steps:
+                print(f"step {step}: loss {sum(losses[-report:]) / len(losses[-report:]):.3f}, {monotonic() - began:.0f} s", flush=True)
 
-
-def _loss(head: Head, embedded: torch.Tensor, hidden: torch.Tensor, there: torch.Tensor, small: torch.Tensor) -> torch.Tensor:
-    """Of the row behind each token, and of the one after it, which reads the head's own row instead of the model's."""
-    given, total = hidden, torch.zeros(())
-    for ahead in range(2):
-        out = head(embedded[:, 1 + ahead :], given[:, : embedded.shape[1] - 1 - ahead])
-        wanted, real = hidden[:, 1 + ahead :], there[:, 1 + ahead :]
-        with torch.no_grad():
-            choice = (wanted[real] @ small.T).argmax(-1)
-        total = total + cross_entropy(out[real] @ small.T, choice) + smooth_l1_loss(out[real], wanted[real])
-        given = out
-    return total
+    def _loss(self, texts: Sequence[Text], ahead: int) -> torch.Tensor:
+        tokens = nn.utils.rnn.pad_sequence([text.ids for text in texts], batch_first=True)
+        rows = nn.utils.rnn.pad_sequence([text.rows for text in texts], batch_first=True)
+        there = torch.arange(tokens.shape[1])[None] < torch.tensor([len(text.ids) for text in texts])[:, None]
+        embedded, given, total = self.table[tokens], rows, torch.zeros(())
+        for first in range(1, 1 + ahead):
+            out = self.head(embedded[:, first:], given[:, : tokens.shape[1] - first])
+            real = there[:, first:]
+            found, wanted = out[real], rows[:, first:][real]
+            chances = softmax(wanted @ self.columns.T, -1)
+            total = total - (chances * log_softmax(found @ self.columns.T, -1)).sum(-1).mean() + 0.5 * smooth_l1_loss(found, wanted)
+            given = out
+        return total
 
 
 def save(head: Head, config: Any, layers: int, folder: Path) -> Path:
@@ -169,7 +195,8 @@ def main() -> None:
     """Train, save, measure. Answers are kept in the folder for the next time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    for name, default in (("answers", 96), ("new", 128), ("epochs", 6), ("layers", 1), ("tokens", 4), ("threads", 2)):
+    numbers = (("answers", 640), ("new", 128), ("steps", 900), ("batch", 4), ("ahead", 1), ("vocabulary", 4096), ("layers", 1), ("tokens", 4), ("threads", 2))
+    for name, default in numbers:
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
@@ -178,11 +205,16 @@ def main() -> None:
     if not kept.exists():
         asked.folder.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(answers(asked.answers, asked.new, asked.threads)))
-    texts = json.loads(kept.read_text())
-    print(f"{len(texts)} answers, {sum(map(len, texts))} tokens, {monotonic() - began:.0f} s", flush=True)
-    model = transformers.AutoModelForCausalLM.from_pretrained(make_model("bf16", asked.folder), dtype=torch.float32)
-    head, _ = train(model, texts, asked.layers, asked.epochs)
-    folder = save(head, model.config, asked.layers, asked.folder / "eagle")
+    print(f"answers: {monotonic() - began:.0f} s", flush=True)
+    texts = read(json.loads(kept.read_text()), asked.threads)
+    print(f"{len(texts)} texts, {sum(len(text.ids) for text in texts)} tokens with their rows, {monotonic() - began:.0f} s", flush=True)
+    source = make_model("bf16", asked.folder)
+    base = transformers.AutoConfig.from_pretrained(source)
+    table = load_file(source / "model.safetensors")["model.embed_tokens.weight"].float()
+    config = transformers.LlamaConfig(**{**base.to_dict(), "num_hidden_layers": asked.layers})
+    trainer = Trainer(config, table, texts, asked.vocabulary)
+    trainer.train(asked.steps, asked.batch, asked.ahead)
+    folder = save(trainer.head, base, asked.layers, asked.folder / "eagle")
     print(f"trained in {monotonic() - began:.0f} s: {folder}", flush=True)
     per_step, rest = measure(folder, asked.tokens, asked.new, asked.threads)
     print(f"{per_step:.2f} tokens per step; {rest}")

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.structured.tiny import TINY_VOCAB, write_tiny_model
 
-__all__ = ["MOODS", "write_moody_target"]
+__all__ = ["MOODS", "write_fixed_target", "write_moody_target"]
 
 MOODS = {"+": 1.0, "-": -1.0}  # tokens that set it
 _MARKED, _SIGN, _ONE, _MOOD = 60, 61, 62, 63  # columns of a row of 64; before them stands the token
@@ -45,5 +45,15 @@ def write_moody_target(folder: Path) -> Path:
         for sign, token in ((1.0, 2 * following), (-1.0, 2 * following + 1)):
             head[token] = 0.0
             head[token, :_MARKED], head[token, _MOOD] = 2.0 * embed[2 * pair, :_MARKED], 6.0 * sign
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def write_fixed_target(folder: Path) -> Path:
+    """One token for each mood, again and again."""
+    write_moody_target(folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"].zero_()
+    weights["lm_head.weight"][[97, 98], _MOOD] = torch.tensor([6.0, -6.0])
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

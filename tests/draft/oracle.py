@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-__all__ = ["Guess", "eagle_guess", "write_eagle", "write_random_eagle"]
+__all__ = ["Guess", "eagle_guess", "save_head", "write_eagle", "write_random_eagle"]
 
 Guess = Callable[[list[int], int], list[int]]  # (tokens, how many) -> what should be guessed behind them
 
@@ -19,10 +19,12 @@ def _config(target: Path, **changes: object) -> dict[str, object]:
     return {**json.loads((target / "config.json").read_text()), "num_hidden_layers": 1, **changes}
 
 
-def _save(folder: Path, config: dict[str, object], tensors: dict[str, torch.Tensor]) -> Path:
+def save_head(folder: Path, config: dict[str, object], tensors: dict[str, torch.Tensor]) -> Path:
+    """A checkpoint: whole numbers as they are, everything else in float32."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
-    save_file({name: tensor.float().contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+    stored = {name: (tensor.float() if tensor.is_floating_point() else tensor).contiguous() for name, tensor in tensors.items()}
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
@@ -34,7 +36,7 @@ def write_random_eagle(target: Path, folder: Path, seed: int = 0, **changes: obj
     tensors = {name: tensor for name, tensor in inner.items() if name.startswith("layers.") and name != "layers.0.input_layernorm.weight"}
     tensors["fc.weight"] = torch.randn(config.hidden_size, 2 * config.hidden_size) * 0.2
     tensors["fc.bias"] = torch.randn(config.hidden_size) * 0.2
-    return _save(folder, _config(target, num_hidden_layers=2, **changes), tensors)
+    return save_head(folder, _config(target, num_hidden_layers=2, **changes), tensors)
 
 
 def write_eagle(target: Path, folder: Path, right: str) -> Path:
@@ -57,7 +59,7 @@ def write_eagle(target: Path, folder: Path, right: str) -> Path:
         rows = rows.reshape(-1, 2)
         rows[1::2] = rows[1::2].roll(1, dims=0)
         tensors["embed_tokens.weight"] = load_file(target / "model.safetensors")["model.embed_tokens.weight"][rows.flatten()]
-    return _save(folder, _config(target), tensors)
+    return save_head(folder, _config(target), tensors)
 
 
 def eagle_guess(target: Path, head: Path) -> Guess:

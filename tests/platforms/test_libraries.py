@@ -67,6 +67,7 @@ def test_what_is_not_taken_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> No
     for supports, spec, reason in (
         (norm, OpSpec("norm", NormAttrs("layer", 1e-5), rows=64, dtype="auto"), "not implemented: layer norm"),
         (norm, OpSpec("norm", NormAttrs("rms", 1e-5, offset=1.0), rows=64, dtype="auto"), "not implemented: 1 + weight"),
+        (norm, OpSpec("norm", NormAttrs("rms", 1e-5), rows=64, dtype="auto", bias=True), "not implemented: a bias"),
         (norm, OpSpec("norm", NormAttrs("rms", 1e-5), dtype="auto"), "not implemented: a norm without a weight"),
         (norm, OpSpec("norm", NormAttrs("rms", 1e-5), rows=64), "values are float32 (--dtype float32); it computes in bfloat16"),
         (act, OpSpec("act_mul", ActAttrs("relu"), dtype="auto"), "not implemented: relu"),

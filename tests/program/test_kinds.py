@@ -144,7 +144,7 @@ BAD: dict[str, tuple[Op, str]] = {
     "merge widths": (make("merge_embeds", [(T, 8), (E("v"), 9), I_T]), "cache rows are 9 wide, x is 8"),
     "merge index length": (make("merge_embeds", [(T, 8), (E("v"), 8), I_R]), r"\(index\) has shape \[R\]; \[T\] is wanted"),
     "norm width": (make("norm", [(T, 8)], A.NormAttrs("rms", 1e-6), w=part("n", 9)), r"weight n.weight has shape \[9\]; \[8\] is wanted"),
-    "rms bias": (make("norm", [(T, 8)], A.NormAttrs("rms", 1e-6), w=part("n", 8, bias=(8,))), "has a bias n.bias; none is allowed"),
+    "l2 bias": (make("norm", [(T, 8)], A.NormAttrs("l2", 1e-6), w=part("n", 8, bias=(8,))), "has a bias n.bias; none is allowed"),
     "norm groups": (make("norm", [(T, 8)], A.NormAttrs("rms", 1e-6, groups=3)), "width 8 cannot be cut into 3 groups"),
     "gate shape": (make("norm", [(T, 8), (T, 4)], A.NormAttrs("rms", 1e-6, gated=True)), r"gate has shape \[T, 4\]; \[T, 8\] is wanted"),
     "linear width": (make("linear", [(T, 8)], A.LinearAttrs(), w=part("a", 3, 9)), r"a.weight has shape \[3, 9\]; \[3, 8\] is wanted"),

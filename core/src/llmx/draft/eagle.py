@@ -7,24 +7,24 @@ and the embedding of the token behind it; what it gives stands for the model's r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from llmx.config import EngineConfig
 from llmx.draft.device import DeviceProposer
+from llmx.draft.head_config import own_or_shared, read_head
 from llmx.draft.joined import add_drafter
 from llmx.draft.own import OWN, OwnTensors
 from llmx.draft.settings import whole_number
 from llmx.draft.target import Target
-from llmx.errors import ConfigError, ModelError
+from llmx.errors import ConfigError
 from llmx.executor.draft_shape import DRAFT, HIDDEN
-from llmx.models.decoder import DecoderConfig, attention_block, mlp_block, read_decoder
+from llmx.models.decoder import DecoderConfig, attention_block, mlp_block
 from llmx.models.load import LoadedModel
 from llmx.models.registry import ModelRegistry, TensorLayout
 from llmx.program.builder import ModelBuilder, ProgramBuilder, R, T, part
 from llmx.program.ops import Value
 
-__all__ = ["EagleDrafter", "own_or_shared"]
+__all__ = ["EagleDrafter"]
 
 
 class EagleDrafter:
@@ -37,7 +37,7 @@ class EagleDrafter:
     def join(self, loaded: LoadedModel, config: EngineConfig, registry: ModelRegistry) -> LoadedModel:
         """The model with the head beside it. Raises ModelError for files that are wrong, ConfigError where the two do not fit."""
         target, own = Target.of(loaded), OwnTensors(self._settings, config, "EAGLE")
-        c = _read(own)
+        c = read_head(own)
         if (c.hidden, c.vocab) != (target.hidden, target.vocab):
             theirs, ours = f"hidden_size {c.hidden} and vocab_size {c.vocab}", f"{target.hidden} and {target.vocab}"
             raise ConfigError(
@@ -52,29 +52,6 @@ class EagleDrafter:
     def begin(self, tokens: Sequence[int], *, private: bool) -> DeviceProposer:
         """Every request has its own pages."""
         return DeviceProposer(tokens)
-
-
-def _read(own: OwnTensors) -> DecoderConfig:
-    try:
-        biases = {f"{name}_bias": own.has(f"layers.0.self_attn.{name[0]}_proj.bias") for name in ("qkv", "o")}
-        return replace(read_decoder(own.config), **biases)  # type: ignore[arg-type]  # they are flags
-    except ModelError as error:
-        raise error if error.path else ModelError(str(error), path=own.path) from error
-
-
-def own_or_shared(own: OwnTensors, name: str, loaded: LoadedModel, theirs: str) -> bool:
-    """Whether the checkpoint has a tensor of its own that is not the model's, byte by byte."""
-    if not own.has(name):
-        return False
-    refs = [ref for ref in loaded.bundle.model.weights().values() if ref.name == theirs and not ref.transforms]
-    if refs and refs[0].quant == own.quant(name) and refs[0].shape == own.shape(name):
-        from llmx.program.ops import WeightRef
-
-        mine = own.get(WeightRef(name, refs[0].shape, refs[0].quant))
-        if (loaded.bundle.weights.get(refs[0]).data == mine.data).all():
-            own.ignore(name)
-            return False
-    return True
 
 
 def _write(b: ProgramBuilder, c: DecoderConfig, target: Target, own: OwnTensors, loaded: LoadedModel) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 from llmx.config import EngineConfig
 from llmx.draft.device import DeviceProposer
 from llmx.draft.joined import add_drafter
-from llmx.draft.own import OWN, OwnTensors
+from llmx.draft.own import OWN, OwnTensors, check_heads
 from llmx.draft.settings import whole_number
 from llmx.draft.target import Target
-from llmx.errors import ConfigError, ModelError
+from llmx.errors import ModelError
 from llmx.executor.draft_shape import DRAFT, HIDDEN
 from llmx.models.load import LoadedModel
 from llmx.models.registry import ModelRegistry
@@ -39,10 +39,7 @@ class MedusaDrafter:
         target, own = Target.of(loaded), OwnTensors(self._settings, config, "Medusa", "medusa_head.")
         model = ModelBuilder(own.quant)
         heads = _write(model.program(DRAFT), target, own)
-        asked = config.draft.num_tokens or dict(config.draft.settings).get("num_speculative_tokens")
-        if isinstance(asked, int) and asked > heads:
-            why = f"speculative_config: num_speculative_tokens is {asked}, but {own.path} has {heads} heads: give 1 to {heads}"
-            raise ConfigError(why, field="speculative_config")
+        check_heads(config, own, heads)
         return add_drafter(loaded, target.keeping(loaded.bundle.model), model.build(), own)
 
     def begin(self, tokens: Sequence[int], *, private: bool) -> DeviceProposer:

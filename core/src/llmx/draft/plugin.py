@@ -26,6 +26,8 @@ class CoreDrafters:
             DrafterDef("draft_model", "llmx.draft.model:DraftModel", (*_MODEL_SETTINGS, "parallel_drafting"), num_tokens=4),
             DrafterDef("pard", "llmx.draft.model:ParallelDraftModel", _MODEL_SETTINGS, num_tokens=8),
             DrafterDef("eagle", "llmx.draft.eagle:EagleDrafter", _HEAD_SETTINGS, num_tokens=4),
+            DrafterDef("eagle3", "llmx.draft.eagle3:Eagle3Drafter", _HEAD_SETTINGS, num_tokens=4),
             DrafterDef("medusa", "llmx.draft.medusa:MedusaDrafter", _HEAD_SETTINGS, num_tokens=4),
+            DrafterDef("mlp_speculator", "llmx.draft.speculator:MlpSpeculator", _HEAD_SETTINGS, num_tokens=4),
             DrafterDef("custom_class", "llmx.draft.custom:custom_drafter", _CUSTOM, num_tokens=8),
         ]

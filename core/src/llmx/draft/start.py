@@ -17,7 +17,7 @@ __all__ = ["MAX_DRAFTS", "ChosenDrafter", "choose_drafter"]
 MAX_DRAFTS = 16  # per request and step
 _OWN = ("method", "num_speculative_tokens")  # settings of every method
 _DEVICE = {
-    "eagle3": "EAGLE-3", "mtp": "MTP", "mlp_speculator": "an MLP speculator", "dflash": "a block-diffusion drafter", "ngram_gpu": "n-grams on the device",
+    "mtp": "MTP", "dflash": "a block-diffusion drafter", "ngram_gpu": "n-grams on the device",
 }  # fmt: skip
 
 

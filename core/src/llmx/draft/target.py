@@ -48,6 +48,11 @@ class Target:
         assert isinstance(width, int)
         return width
 
+    @property
+    def layers(self) -> int:
+        """How many it has."""
+        return 1 + max((op.region.index for op in self.program.ops if op.region.block == "layer"), default=-1)
+
     def embed(self, b: ProgramBuilder, ids: Value) -> Value:
         """Its embedding of ids, in another Program."""
         return b.emit1("embed", ids, attrs=self._embed.attrs, weights=self._embed.weights)
@@ -55,6 +60,16 @@ class Target:
     def head(self, b: ProgramBuilder, x: Value) -> Value:
         """Its head's product. What may follow it there (a factor, a cap) changes no order, so it is left out."""
         return b.emit1("linear", x, attrs=self._head.attrs, weights=self._head.weights)
+
+    def entering(self, layer: int) -> Value:
+        """The rows that a layer reads, before its norm. Raises ConfigError for a layer that is not there, or reads something else."""
+        ops = [op for op in self.program.ops if (op.region.block, op.region.index) == ("layer", layer)]
+        if not ops:
+            raise _error(f"the drafter reads what enters layer {layer} of {self.name}, which has {self.layers} layers: take the drafter made for this model")
+        rows = ops[0].ins[0]
+        if rows is None or len(rows.shape) != 2 or rows.shape[-1] != self.hidden:
+            raise _error(f"layer {layer} of {self.name} does not begin with rows of width {self.hidden}: take eagle, medusa or suffix")
+        return rows
 
     def keeping(self, model: Model) -> Model:
         """The Model whose main Program keeps, for a drafter, the rows that the head reads."""

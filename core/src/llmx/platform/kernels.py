@@ -27,7 +27,7 @@ def op_spec(op: Op, *, kv_dtype: str, dtype: str) -> OpSpec:
     quants = tuple(dict.fromkeys(str(part.weight.quant) for part in parts))
     rows = sum(part.rows or part.weight.shape[0] for part in parts)
     cols = parts[0].weight.shape[-1] if parts and len(parts[0].weight.shape) > 1 else 0
-    return OpSpec(op.kind, op.attrs, quants, rows, cols, kv_dtype if op.states else "", dtype)
+    return OpSpec(op.kind, op.attrs, quants, rows, cols, kv_dtype if op.states else "", dtype, any(part.bias is not None for part in parts))
 
 
 class KernelResolver:

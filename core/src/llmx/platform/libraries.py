@@ -43,7 +43,7 @@ def _norm(library: str, spec: OpSpec) -> str | None:
     """rms with a weight over the whole row."""
     a: NormAttrs = spec.attrs
     return _refused(
-        library, spec, (a.kind != "rms", f"{a.kind} norm"), (a.groups != 1, "groups"), (a.gated, "a gate"), (a.eps_floor, "a floor"),
+        library, spec, (a.kind != "rms", f"{a.kind} norm"), (a.groups != 1, "groups"), (a.gated, "a gate"), (spec.bias, "a bias"), (a.eps_floor, "a floor"),
         (a.offset != 0.0, "1 + weight"), (not spec.rows, "a norm without a weight"),
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ class OpSpec:
     """What `supports` of an ImplDef is asked about: one op of one Program.
 
     quants: the distinct storages of its weights, e.g. ("q4_1",). rows, cols: of the weight (0: none). kv_dtype: of the pages
-    that it reads or writes ("": none). dtype: of values between ops.
+    that it reads or writes ("": none). dtype: of values between ops. bias: whether a weight has one.
     """
 
     kind: str
@@ -34,6 +34,7 @@ class OpSpec:
     cols: int = 0
     kv_dtype: str = ""
     dtype: str = "f32"
+    bias: bool = False
 
     def __str__(self) -> str:
         size = f" {self.rows}x{self.cols}" if self.cols else f" {self.rows}" if self.rows else ""

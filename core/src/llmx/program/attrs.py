@@ -65,7 +65,7 @@ class PosEmbedAttrs:
 
 @record
 class NormAttrs:
-    """norm over the last axis. y = x / rms(x) * (weight + offset) for rms; layer subtracts the mean and adds a bias.
+    """norm over the last axis. y = x / rms(x) * (weight + offset) for rms; layer subtracts the mean. Both may add a bias.
 
     groups: the axis is cut into this many equal parts, each normalised alone. gated: a second input z; y = norm(x) * silu(z)
     when gate_after, norm(x * silu(z)) otherwise. No weight role: scale 1. eps_floor: max(mean, eps) stands for mean + eps.

@@ -60,6 +60,13 @@ class ModelBuilder:
         self._programs[name] = ProgramBuilder(name, self)
         return self._programs[name]
 
+    def resume(self, program: Program) -> ProgramBuilder:
+        """A Program of another Model, to which ops may be added. Raises ProgramError when the name is taken."""
+        b = self.program(program.name)
+        b._inputs, b._ops = dict(program.inputs), list(program.ops)
+        b._next = 1 + max(v.id for v in (*program.inputs.values(), *(v for op in program.ops for v in op.outs)))
+        return b
+
     def state(self, name: str, spec: KVSpec, owner: str) -> str:
         """Registers a State, or finds the equal one; gives back its name. Raises ProgramError for one that differs."""
         state = State(name, spec, owner)

@@ -198,7 +198,7 @@ def checkpoint_files(directory: str) -> tuple[list[str], dict[str, str]]:
     if pickled:
         raise ModelError(
             f"holds only pickled weights ({', '.join(pickled[:3])}), which can run code when read and are refused:"
-            " convert them with `model.save_pretrained(directory, safe_serialization=True)` of transformers",
+            " convert them with `model.save_pretrained(directory, safe_serialization=True)` of transformers, a drafter as docs/drafting.md says",
             path=directory,
         )
     raise ModelError("holds no *.safetensors file", path=directory)

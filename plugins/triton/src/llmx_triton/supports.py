@@ -23,9 +23,8 @@ def _refused(*reasons: tuple[bool, str]) -> str | None:
 def norm(spec: OpSpec) -> str | None:
     """rms over the whole row."""
     a: NormAttrs = spec.attrs
-    return _refused(
-        (a.kind != "rms", f"{a.kind} norm"), (a.groups != 1, "groups"), (a.gated, "a gate"), (spec.rows > _WIDEST, f"rows of {spec.rows} (up to {_WIDEST})")
-    )
+    wide = spec.rows > _WIDEST, f"rows of {spec.rows} (up to {_WIDEST})"
+    return _refused((a.kind != "rms", f"{a.kind} norm"), (a.groups != 1, "groups"), (a.gated, "a gate"), (spec.bias, "a bias"), wide)
 
 
 def act_mul(spec: OpSpec) -> str | None:

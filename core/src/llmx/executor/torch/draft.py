@@ -22,10 +22,16 @@ __all__ = ["TorchDraft"]
 
 
 class TorchDraft(DraftRun):
-    """programs: of shape.programs, in order."""
+    """programs: of shape.programs, in order, each with the ids (i64) that the columns of its results stand for where they are not the ids themselves."""
 
     def __init__(
-        self, programs: Sequence[tuple[Program, BoundProgram]], shape: DraftShape, plan: KVPlan, slots: Slots, device: torch.device, max_tokens: int
+        self,
+        programs: Sequence[tuple[Program, BoundProgram, Mapping[str, torch.Tensor]]],
+        shape: DraftShape,
+        plan: KVPlan,
+        slots: Slots,
+        device: torch.device,
+        max_tokens: int,
     ) -> None:
         super().__init__(shape, plan, max_tokens, self._run)
         self._programs, self._slots, self._device = programs, slots, device
@@ -36,7 +42,6 @@ class TorchDraft(DraftRun):
         if shape.hidden:
             self._hidden = torch.zeros((plan.groups[self._group].num_blocks, self._block_tokens[self._group], shape.hidden), device=device)
         self._ahead = self._hidden  # [R, ...]: hidden rows of the run before
-        self._ids: dict[int, torch.Tensor] = {}
 
     def change(self, step: Step) -> None:
         """A step begins."""
@@ -62,7 +67,7 @@ class TorchDraft(DraftRun):
 
     @torch.inference_mode()
     def _run(self, rows: DraftRows) -> np.ndarray:
-        program, bound = self._programs[min(rows.run, len(self._programs) - 1)]
+        program, bound, ids = self._programs[min(rows.run, len(self._programs) - 1)]
         firsts = np.cumsum(rows.q) - rows.q
         requests = tuple(
             RequestRows(slot, first, q, start, 0, self._slots.at(slot).prompt_len, tuple(table[slot] for table in self._slots.tables))
@@ -78,7 +83,8 @@ class TorchDraft(DraftRun):
             return np.empty(0, np.int32)
         results = bound.head(at, values, as_index(rows.head, self._device))
         self._ahead = results.get(HIDDEN, self._ahead)
-        guesses = [results[name].argmax(-1) for name in results if name.startswith("logits")]
+        columns = {name: result.argmax(-1) for name, result in results.items() if name.startswith("logits")}
+        guesses = [ids[name][best] if name in ids else best for name, best in columns.items()]
         following: np.ndarray = torch.stack(guesses, 1).to(torch.int32).cpu().numpy()
         return following
 

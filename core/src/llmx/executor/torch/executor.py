@@ -155,7 +155,11 @@ class TorchExecutor:
             bound[one.choice.program].append(ops)
         self._bound = BoundProgram(model.programs["main"], bound["main"])
         if self._shape is not None:
-            drafters = [(model.programs[name], BoundProgram(model.programs[name], bound[name])) for name in self._shape.programs]
+            ids: dict[str, dict[str, torch.Tensor]] = {name: {} for name in self._shape.programs}
+            for one in self._packed:
+                if "ids.0" in one.weights and one.choice.program in ids:
+                    ids[one.choice.program][model.programs[one.choice.program].ops[one.choice.first].attrs.name] = one.weights["ids.0"].long()
+            drafters = [(model.programs[name], BoundProgram(model.programs[name], bound[name]), ids[name]) for name in self._shape.programs]
             self._drafts = TorchDraft(drafters, self._shape, plan, self._slots, self._device, self.limits.max_tokens)
             self._drafts.communicator = self._communicator
         self._block_tokens = tuple(group.need.block_tokens for group in plan.groups)

@@ -92,7 +92,7 @@ def _norm(op: Op) -> Shapes:
         fail(op, f"width {width} cannot be cut into {a.groups} groups")
     if a.gated:
         same(op, "gate", value(op, 1, "gate").shape, x.shape)
-    one_part(op, "w", (width,), (width,) if a.kind == "layer" else None)
+    one_part(op, "w", (width,), None if a.kind == "l2" else (width,))
     return ((x.shape, x.dtype),)
 
 
