@@ -1,8 +1,8 @@
-"""`llmx bench`: how fast a model runs here (throughput, latency, startup, kernels), and what clients of a server see (serve)."""
+"""`llmx bench`: how fast a model runs here (throughput, latency, startup, kernels, collectives), and what clients of a server see (serve)."""
 
 from __future__ import annotations
 
-from llmx_cli.bench import kernels, latency, serve, startup, throughput
+from llmx_cli.bench import collectives, kernels, latency, serve, startup, throughput
 from llmx_cli.group import group
 
 __all__ = ["app"]
@@ -13,3 +13,4 @@ app.command("latency")(latency.latency)
 app.command("startup")(startup.startup)
 app.command("serve")(serve.serve)
 app.command("kernels")(kernels.kernels)
+app.command("collectives")(collectives.collectives)

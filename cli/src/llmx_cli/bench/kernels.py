@@ -11,7 +11,7 @@ from llmx_cli.options import Settings, with_settings
 from llmx_cli.pull import fetched
 from llmx_cli.table import print_table
 
-__all__ = ["kernels"]
+__all__ = ["kernels", "numbers"]
 
 
 @with_settings()
@@ -27,7 +27,7 @@ def kernels(
     from llmx.errors import ConfigError
     from llmx.executor import Control
 
-    sizes = {"rows": _numbers(rows, "rows"), "contexts": _numbers(contexts, "contexts")}
+    sizes = {"rows": numbers(rows, "rows"), "contexts": numbers(contexts, "contexts")}
     with LLM(**fetched(settings)) as llm:
         llm.llm_engine.step()  # the warm-up's slot is given up by the step after it
         reply = llm.llm_engine.engine.executor.control(Control("profile", {**sizes, "repeats": repeats}))
@@ -40,7 +40,8 @@ def kernels(
     _show(reply.value)
 
 
-def _numbers(text: str, name: str) -> list[int]:
+def numbers(text: str, name: str) -> list[int]:
+    """Numbers from 1 on, written with commas between them. Raises BadParameter that names --name."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() and int(part) > 0 for part in parts):
         raise typer.BadParameter(f"{text!r}: give numbers from 1 on, by comma, as 1,8,32", param_hint=f"--{name}")

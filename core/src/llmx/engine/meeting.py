@@ -24,7 +24,7 @@ import numpy as np
 
 from llmx.engine.chosen_platform import ChosenPlatform
 from llmx.engine.rank import end_with_rank_0
-from llmx.errors import EngineDead
+from llmx.errors import EngineDead, LlmxError
 from llmx.hooks.collectives import Communicator, ProcessGroup
 from llmx.hooks.loader import PluginLoader, load_target
 from llmx.platform.torch_runtime import load_torch
@@ -146,7 +146,14 @@ def _command(place: _Place) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """One rank, from its place to its end; the exit status."""
-    place = msgspec.json.decode(arguments[0], type=_Place)
+    try:
+        return _rank(msgspec.json.decode(arguments[0], type=_Place))
+    except LlmxError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _rank(place: _Place) -> int:
     if place.rank:
         threading.Thread(target=end_with_rank_0, args=(place.end,), daemon=True).start()
     config, _ = resolve(place.options)
