@@ -15,9 +15,11 @@ torch = pytest.importorskip("torch")
 from llmx.batch import KvOp, StepOutput  # noqa: E402
 from llmx.executor import drawing  # noqa: E402
 from llmx.executor.slots import Slots  # noqa: E402
+from llmx.executor.torch.adapted import AdaptedEmbedding, AdaptedLinear  # noqa: E402
 from llmx.executor.torch.executor import TorchExecutor  # noqa: E402
 from llmx.executor.torch.kernels import attention, basic  # noqa: E402
 from llmx.executor.torch.pages import Pages  # noqa: E402
+from llmx.executor.torch.rows import Rows  # noqa: E402
 from llmx.testing.conformance import Suite  # noqa: E402
 from tests.hooks.vendor import PROBE, install  # noqa: E402
 
@@ -152,6 +154,33 @@ def _by_seat(raw: Any, row: Any, history: Any, prompt_len: int, mask: Any) -> An
     return raw, replace(row, seed=row.seed + 1), history, prompt_len, mask
 
 
+def _everybody(patch: Patch) -> None:
+    real = Rows.adapted
+
+    def adapted(self: Rows, *, at_head: bool) -> Any:
+        found = real(self, at_head=at_head)
+        every = torch.arange(self.sizes["R" if at_head else "T"])
+        return [(slot, every if index.numel() > 1 else index) for slot, index in found]
+
+    patch.setattr(Rows, "adapted", adapted)
+
+
+def _unscaled(patch: Patch) -> None:
+    real = AdaptedLinear._place
+    patch.setattr(AdaptedLinear, "_place", lambda self, part, span: real(self, replace(part, scale=1.0), span))
+
+
+def _keeping(self: AdaptedLinear, slot: int, parts: Any) -> None:
+    self._slots[slot] = {
+        **getattr(self, "_before", {}), **{target: self._place(parts[target], span) for target, span in self._spans.items() if target in parts}
+    }  # fmt: skip
+    self._before = self._slots[slot]  # type: ignore[attr-defined]
+
+
+def _nothing(self: AdaptedEmbedding, slot: int, parts: Any) -> None:
+    pass
+
+
 # fault -> (area, check that finds it, what plants it)
 FAULTS: dict[str, tuple[str, str, Callable[[Patch], None]]] = {
     "the last row of a batch is lost": ("protocol", "alone in a batch and in chunks", output(_lost_row)),
@@ -182,6 +211,13 @@ FAULTS: dict[str, tuple[str, str, Callable[[Patch], None]]] = {
     "a window that is one too narrow": ("ops", "attention window", kernel(attention, "attention", spec=_narrow)),
     "positions are one off": (
         "models", "logits of llama, f32", kernel(attention, "qkv_prep", given=lambda spec, ins: (ins[0], *(p + 1 + p % 2 for p in ins[1:]))),
+    ),
+    "an adapter reaches the rows of others": ("adapters", "adapters mix in one step", _everybody),
+    "an adapter without its scale": ("adapters", "an adapter equals merged weights", _unscaled),
+    "rows that keep the model's own lengths": ("adapters", "lengths of rows equal merged weights", _unscaled),
+    "an adapter that stays in its slot": ("adapters", "a slot is filled again", lambda patch: patch.setattr(AdaptedLinear, "put", _keeping)),
+    "an embedding without its adapter": (
+        "adapters", "an adapted embedding equals merged weights", lambda patch: patch.setattr(AdaptedEmbedding, "put", _nothing)
     ),
     "a child draws with its parent's seed": ("schedule", "parallel samples", _parents_seed),
 }  # fmt: skip

@@ -22,15 +22,15 @@ def needs_late(driver: Driver) -> None:
         raise NotRun("no late masks")
 
 
-def last_logits(driver: Driver, slot: int, tokens: list[int]) -> np.ndarray:
-    """f32 [V]: raw logits after these tokens, computed in a slot that is free before and after."""
+def last_logits(driver: Driver, slot: int, tokens: list[int], lora: int = -1) -> np.ndarray:
+    """f32 [V]: raw logits after these tokens, computed in a slot that is free before and after. lora: slot of its adapter."""
     seen: list[np.ndarray] = []
 
     def keep(rows: np.ndarray) -> np.ndarray:
         seen.append(rows.copy())
         return rows
 
-    driver.join({slot: tokens})
+    driver.join({slot: tokens}, lora={slot: lora})
     driver.late({slot: tokens}, Late(host_logits=keep))
     driver.leave(slot)
     logits: np.ndarray = seen[0][0]

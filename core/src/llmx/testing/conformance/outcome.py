@@ -19,6 +19,8 @@ ALLOWED_SKIPS = {
     "no graphs": "the device does not have the capability graph.capture",
     "no sleep": "the device does not have the capability memory.sleep",
     "no collectives": "the platform has no group of ranks (llmx_process_group)",
+    "no adapters": "the executor does not have the feature lora",
+    "no adapted embeddings": "the executor does not have the feature lora.embeddings",
     "one step": "the executor takes one step at a time",
 }
 

@@ -70,6 +70,14 @@ class Subject:
             self.kept["ranks"] = group is not None
         return bool(self.kept["ranks"])
 
+    def has_feature(self, name: str) -> bool:
+        """Whether its executors have a feature."""
+        if "features" not in self.kept:
+            executor, _ = self.platform.executor(self.config, self.caps, tiny_llama(max_position_embeddings=TOKENS))
+            self.kept["features"] = executor.limits.features
+            executor.close()
+        return name in self.kept["features"]
+
     def configured(self, **options: Any) -> tuple[EngineConfig, Any]:
         """(configuration with the platform's defaults and checks, caps) for further options. Raises ConfigError as a start would."""
         config, changes = resolve({**self.options, **options})

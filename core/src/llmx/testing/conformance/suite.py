@@ -32,11 +32,11 @@ AREAS: dict[str, tuple[str, int]] = {
     "graph capture": ("graphs:CHECKS", 5),
     "memory and sleep": ("sleep:CHECKS", 4),
     "collectives": ("collectives:checks", 14),
+    "adapters": ("adapters:CHECKS", 5),
 }
 # what a platform may have one day and this suite does not check: the hook that it waits for
 WAITING = {
     "KV transfer": "llmx_kv_mover and llmx_kv_connectors",
-    "LoRA": "the LoRA ops",
     "mixtures of experts and recurrent states": "model families that serve them",
 }
 # areas that wait for something that a platform may lack: without it none of their checks has a subject
@@ -44,6 +44,7 @@ OPTIONAL: dict[str, Callable[[Subject], bool]] = {
     "graph capture": lambda subject: subject.caps.has("graph.capture"),
     "memory and sleep": lambda subject: subject.caps.has("memory.sleep"),
     "collectives": lambda subject: subject.has_ranks,
+    "adapters": lambda subject: subject.has_feature("lora"),
 }
 _OUTCOMES: tuple[Outcome, ...] = ("passed", "failed", "refused", "not run")
 
