@@ -23,7 +23,7 @@ __all__ = ["CHECKS", "PUBLIC_MODULES"]
 
 PUBLIC_MODULES = (
     "llmx.hooks", "llmx.platform", "llmx.program", "llmx.executor", "llmx.errors", "llmx.config", "llmx.structured", "llmx.answers", "llmx.draft",
-    "llmx.testing",
+    "llmx.testing", "llmx.record",
 )  # fmt: skip
 _HANG_S = 120
 _IMPORT = """
