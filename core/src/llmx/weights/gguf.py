@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from llmx.errors import ModelError
@@ -63,12 +64,13 @@ class StringArray:
     def decode(self) -> list[str]:
         """All strings. Raises ModelError when one is not UTF-8."""
         data = self._raw.tobytes()
-        read, out, position = _U64.unpack_from, [], 0
+        read, end, ends = _U64.unpack_from, 0, [0]
+        for _ in range(self._count):
+            end += 8 + read(data, end)[0]
+            ends.append(end)
+        out: list[str] = []
         try:
-            for _ in range(self._count):
-                end = position + 8 + read(data, position)[0]
-                out.append(data[position + 8 : end].decode())
-                position = end
+            out.extend(data[start + 8 : end].decode() for start, end in pairwise(ends))
         except UnicodeDecodeError as error:
             raise ModelError(f"metadata {self._key!r}[{len(out)}] is not UTF-8: {error.reason}", path=self._path) from error
         return out
