@@ -31,6 +31,7 @@ class LateMasks:
         self._pool: ThreadPoolExecutor | None = None
         self._busy = busy
         self._begun: Future[Late] | None = None
+        self._mask = np.empty((0, self._words), np.uint32)
 
     def begin(self, scheduled: Scheduled) -> None:
         """Start filling the masks of a late step whose requests have no token in flight; or fill them."""
@@ -61,7 +62,9 @@ class LateMasks:
 
     def _fill(self, rows: list[_Row]) -> Late:
         """The masks in as many rounds as a sample has rows: first what the answers may go on with, then what they may behind each draft."""
-        mask = np.empty((len(rows), self._words), np.uint32)
+        if len(self._mask) < len(rows) or not self._busy:  # a busy executor has read the masks of the step before; new memory is paid for page by page
+            self._mask = np.empty((len(rows), self._words), np.uint32)
+        mask = self._mask[: len(rows)]
         opened, drop = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
         ahead: dict[Request, Constraint | None] = {}
         for depth in range(1 + max((len(drafts) for _, drafts in rows), default=0)):
