@@ -1,11 +1,11 @@
 """Trains a small EAGLE head on SmolLM2-135M and measures what it gives: minutes on two CPU cores.
 
-    python -m benchmarks.eagle_train DIR [--answers 96] [--new 128] [--epochs 6] [--layers 1] [--tokens 4] [--threads 2]
+    python -m benchmarks.eagle_train DIR [--answers 640] [--new 128] [--steps 900] [--batch 4] [--ahead 1] [--tokens 4] [--threads 2]
 
-The text is what the model itself answers, greedily and at temperature 0.8, to questions put together from SUBJECTS and QUESTIONS below; the head learns to
-say what the model would say next from the model's own rows (taken from its weights in bfloat16, in float32). Tokens that no answer has are left out of the
-training's softmax: it is 49,152 ids wide and most of its cost. The checkpoint has the published names (fc, layers.0, config.json) and shares the
-model's embedding and head. Measured on UNSEEN, whose subjects and questions were not trained on: tokens per step of the model, its own token included.
+The text is what the model itself answers, greedily and at temperature 0.8, to questions put together from SUBJECTS and QUESTIONS below; the engine then reads
+it again and gives its rows. The head learns the model's probabilities behind each token, in many small steps. Tokens that are seldom said are left out of
+the training's softmax: it is 49,152 ids wide and most of its cost. The checkpoint has the published names (fc, layers.0, config.json) and shares the model's
+embedding and head. Measured on UNSEEN, whose subjects and questions were not trained on: tokens per step of the model, its own token included.
 """
 
 from __future__ import annotations
