@@ -7,7 +7,6 @@ reads.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
@@ -22,6 +21,7 @@ from llmx.executor.draft_shape import DRAFT, HIDDEN
 from llmx.models.load import LoadedModel
 from llmx.models.registry import ModelRegistry
 from llmx.program.builder import ModelBuilder, ProgramBuilder, R, T, part
+from llmx.record import record
 
 __all__ = ["MlpSpeculator"]
 
@@ -31,7 +31,7 @@ _KEYS = {"vocab_size": 32000, "emb_dim": 4096, "inner_dim": 0, "n_predict": 3}  
 _FLAGS = {"tie_weights": False, "scale_input": False}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Shape:
     """What config.json says. inner: width of a state; tied: all networks are one, but for the first product."""
 
