@@ -97,7 +97,7 @@ FOREIGN: tuple[ForeignOption, ...] = (
     ForeignOption("limit_mm_per_prompt", "counts", (), _TEXT_ONLY + ', or set every count to 0, as in {"image": 0}'),
     ForeignOption("language_model_only", "bool", ("true",), _TEXT_ONLY),
     ForeignOption("lora_dtype", "text", ("auto",), "adapters are kept in the type of their files: leave it out"),
-    ForeignOption("fully_sharded_loras", "bool", ("false",), _ONE_DEVICE),
+    ForeignOption("fully_sharded_loras", "bool", ("false",), "adapters are cut as their base matrices are, with --tensor-parallel-size"),
     ForeignOption("attention_backend", "text", ("auto",), "`llmx explain MODEL` lists the providers: choose one with --kernel attention=PROVIDER"),
     ForeignOption("disable_log_stats", "bool", ("true",), "statistics are written to the log with --log-stats-interval SECONDS only; /metrics always has them"),
     ForeignOption("enable_auto_tool_choice", "bool", ("true",), "tool_choice auto is always open: leave it out, or send tool_choice none", server=True),
