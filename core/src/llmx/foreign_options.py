@@ -52,14 +52,25 @@ def _all_zero(raw: Any) -> bool:
     return all((one.get("count") if isinstance(one, dict) else one) == 0 for one in counts) and isinstance(value, dict)
 
 
-_ONE_DEVICE = "an engine runs on one device: start one server per device (--device, --port) behind a load balancer, or leave it out"
+_ONE_HOST = (
+    "of parallelism there is --tensor-parallel-size on one host (docs/distributed.md): "
+    "for more, start one server per device (--device, --port) behind a load balancer, or leave it out"
+)
 _LORA = "adapters have no further settings (docs/lora.md): leave it out"
-_DRAFTS = "drafters guess on the host, without a model of their own: take --spec-method ngram or suffix instead (docs/drafting.md)"
+_DRAFTS = (
+    """the drafter's model is a setting: --speculative-config '{"method": "draft_model", "model": "..."}', """
+    "or eagle, eagle3, medusa, mlp_speculator, pard (docs/drafting.md)"
+)
 _TEXT_ONLY = "models take text only: leave it out"
 _CODE = "no code of a model's repository is run: leave it out; a plugin can add an architecture (docs/hooks.md)"
 _TRANSFER = "KV is not sent to other engines: leave it out; every server computes its own prompts"
 _OFFLOAD = "weights and KV stay on the device: use a smaller model or quantisation, or a lower --max-model-len"
-_COMPILE = "nothing is compiled or captured while serving: leave it out; `llmx explain MODEL` shows the kernels, --kernel chooses one"
+_REDUCE = "ranks add up in a fixed order, by the platform's own collectives: either value, or leave it out"
+_COMPILE = (
+    "graphs and compilation are the platform's settings, LLMX_<PLATFORM>_GRAPHS and _COMPILE where it has them: "
+    "leave it out; `llmx explain MODEL` shows the kernels, --kernel chooses one"
+)
+_EAGER = "graphs are the platform's setting, LLMX_<PLATFORM>_GRAPHS=off where it has them: true and false change nothing, or leave it out"
 _TLS = "client certificates are required where --ssl-ca-certs is given, ciphers are OpenSSL's, files are read at the start: a reverse proxy has more settings"
 _CORS = "pages of --allowed-origins may use every method and header, and no cookies"
 _POOLING = "pooling models take text and give rows: leave it out"
@@ -74,7 +85,7 @@ FOREIGN: tuple[ForeignOption, ...] = (
     ForeignOption("tokenizer_mode", "text", ("auto", "hf"), "tokenizers are read from tokenizer.json or the GGUF file: see --tokenizer"),
     ForeignOption("skip_tokenizer_init", "bool", ("false",), "text needs the tokenizer: leave it out; prompts may be token ids all the same"),
     ForeignOption("trust_remote_code", "bool", ("false",), _CODE),
-    ForeignOption("enforce_eager", "bool", ("true", "false"), "nothing is compiled or captured in either case: give true or false, or leave it out"),
+    ForeignOption("enforce_eager", "bool", ("true", "false"), _EAGER),
     ForeignOption("model_impl", "text", ("auto",), "every model runs as a Program of typed operations: leave it out"),
     ForeignOption("config_format", "text", ("auto", "hf"), "config.json or a GGUF file is read: leave it out"),
     ForeignOption("enable_prompt_embeds", "bool", ("false",), "prompts are text or token ids: leave it out"),
@@ -87,17 +98,17 @@ FOREIGN: tuple[ForeignOption, ...] = (
     ForeignOption("enable_chunked_prefill", "bool", ("true",), "prompts are cut into chunks of --max-num-batched-tokens: raise that above the longest prompt"),
     ForeignOption("async_scheduling", "bool", ("false",), "steps are scheduled one after the other: leave it out"),
     ForeignOption("stream_interval", "text", ("1",), "every token is streamed as it comes: leave it out"),
-    ForeignOption("pipeline_parallel_size", "text", ("1",), _ONE_DEVICE, "-pp"),
-    ForeignOption("data_parallel_size", "text", ("1",), _ONE_DEVICE, "-dp"),
-    ForeignOption("decode_context_parallel_size", "text", ("1",), _ONE_DEVICE, "-dcp"),
-    ForeignOption("enable_expert_parallel", "bool", ("false",), _ONE_DEVICE, "-ep"),
-    ForeignOption("nnodes", "text", ("1",), _ONE_DEVICE),
-    ForeignOption("distributed_executor_backend", "text", ("mp", "uni"), "an engine is one process on one device: give mp or uni, or leave it out"),
-    ForeignOption("disable_custom_all_reduce", "bool", ("true", "false"), "one device reduces nothing: either value, or leave it out"),
+    ForeignOption("pipeline_parallel_size", "text", ("1",), _ONE_HOST, "-pp"),
+    ForeignOption("data_parallel_size", "text", ("1",), _ONE_HOST, "-dp"),
+    ForeignOption("decode_context_parallel_size", "text", ("1",), _ONE_HOST, "-dcp"),
+    ForeignOption("enable_expert_parallel", "bool", ("false",), _ONE_HOST, "-ep"),
+    ForeignOption("nnodes", "text", ("1",), _ONE_HOST),
+    ForeignOption("distributed_executor_backend", "text", ("mp", "uni"), "ranks are processes of this host: give mp or uni, or leave it out"),
+    ForeignOption("disable_custom_all_reduce", "bool", ("true", "false"), _REDUCE),
     ForeignOption("limit_mm_per_prompt", "counts", (), _TEXT_ONLY + ', or set every count to 0, as in {"image": 0}'),
     ForeignOption("language_model_only", "bool", ("true",), _TEXT_ONLY),
     ForeignOption("lora_dtype", "text", ("auto",), "adapters are kept in the type of their files: leave it out"),
-    ForeignOption("fully_sharded_loras", "bool", ("false",), "adapters are cut as their base matrices are, with --tensor-parallel-size"),
+    ForeignOption("fully_sharded_loras", "bool", ("false",), "adapters are cut as their base matrices are, with --tensor-parallel-size: leave it out"),
     ForeignOption("attention_backend", "text", ("auto",), "`llmx explain MODEL` lists the providers: choose one with --kernel attention=PROVIDER"),
     ForeignOption("disable_log_stats", "bool", ("true",), "statistics are written to the log with --log-stats-interval SECONDS only; /metrics always has them"),
     ForeignOption("enable_auto_tool_choice", "bool", ("true",), "tool_choice auto is always open: leave it out, or send tool_choice none", server=True),
@@ -123,19 +134,20 @@ REFUSED: dict[str, str] = {
         ("tools are run by the client: leave it out", "tool_server"),
         ("the markers are those of --reasoning-parser: leave it out; a request sets thinking_token_budget", "reasoning_config"),
         (_DRAFTS, "spec_model speculative_model"),
-        (_ONE_DEVICE, "data_parallel_rank data_parallel_start_rank data_parallel_size_local data_parallel_address data_parallel_rpc_port"),
-        (_ONE_DEVICE, "data_parallel_hybrid_lb data_parallel_external_lb data_parallel_multi_port_external_lb data_parallel_supervisor_port"),
-        (_ONE_DEVICE, "prefill_context_parallel_size all2all_backend enable_eplb eplb_config expert_placement_strategy node_rank master_addr master_port"),
-        (_ONE_DEVICE, "enable_dbo dbo_decode_token_threshold dbo_prefill_token_threshold ubatch_size device_ids numa_bind distributed_timeout_seconds"),
-        (_ONE_DEVICE, "enable_batch_sharded_sampling enable_ep_weight_filter enable_fault_tolerance dp_sync_interval max_parallel_loading_workers headless"),
-        (_ONE_DEVICE, "enable_elastic_ep data_parallel_backend"),
+        (_ONE_HOST, "data_parallel_rank data_parallel_start_rank data_parallel_size_local data_parallel_address data_parallel_rpc_port"),
+        (_ONE_HOST, "data_parallel_hybrid_lb data_parallel_external_lb data_parallel_multi_port_external_lb data_parallel_supervisor_port"),
+        (_ONE_HOST, "prefill_context_parallel_size all2all_backend enable_eplb eplb_config expert_placement_strategy node_rank master_addr master_port"),
+        (_ONE_HOST, "enable_dbo dbo_decode_token_threshold dbo_prefill_token_threshold ubatch_size device_ids numa_bind distributed_timeout_seconds"),
+        (_ONE_HOST, "enable_batch_sharded_sampling enable_ep_weight_filter enable_fault_tolerance dp_sync_interval max_parallel_loading_workers headless"),
+        (_ONE_HOST, "enable_elastic_ep data_parallel_backend"),
         (_TEXT_ONLY, "mm_encoder_only enable_mm_embeds media_io_kwargs mm_processor_kwargs mm_processor_cache_gb mm_processor_cache_type mm_hasher_algorithm"),
         (_TEXT_ONLY, "mm_encoder_tp_mode mm_encoder_attn_backend mm_encoder_attn_dtype skip_mm_profiling interleave_mm_strings mm_tensor_ipc"),
         (_TEXT_ONLY, "video_pruning_method mm_processor_device mm_ipc_gpu_memory_gb mm_device_do_normalize disable_chunked_mm_input trust_request_mm_kwargs"),
         (_TEXT_ONLY, "allowed_local_media_path allowed_media_domains video_pruning_rate"),
         (_TRANSFER, "kv_transfer_config kv_events_config ec_transfer_config ec_manager_config weight_transfer_config enable_scale_out"),
         (_OFFLOAD, "kv_offloading_size kv_offloading_backend offload_backend offload_group_size offload_num_in_group offload_prefetch_step cpu_offload_params"),
-        (_OFFLOAD, "offload_params enable_sleep_mode sleep_mode_backend"),
+        (_OFFLOAD, "offload_params"),
+        ("sleep needs no switch: POST /sleep and /wake_up, or LLM.sleep() (docs/several-models.md): leave it out", "enable_sleep_mode sleep_mode_backend"),
         (_COMPILE, "compilation_config optimization_level cudagraph_capture_sizes max_cudagraph_capture_size attention_config mamba_backend moe_backend"),
         (_COMPILE, "linear_backend kernel_config enable_flashinfer_autotune enable_cudagraph_metrics cudagraph_metrics"),
         (_RECURRENT, "mamba_cache_dtype mamba_ssm_cache_dtype mamba_block_size mamba_cache_mode use_replayssm"),

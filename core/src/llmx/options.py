@@ -154,7 +154,12 @@ OPTIONS: tuple[Option, ...] = (
         'JSON object that switches drafting on, e.g. {"method": "ngram", "num_speculative_tokens": 4}; see docs/drafting.md',
         short="-sc",
     ),
-    Option("spec_method", "draft.method", "str", "drafter: ngram, suffix or a plugin's; instead of a method in the speculative config"),
+    Option(
+        "spec_method",
+        "draft.method",
+        "str",
+        "drafter: ngram, suffix, draft_model, eagle or another of docs/drafting.md, or a plugin's; instead of a method in the speculative config",
+    ),
     Option(
         "spec_tokens",
         "draft.num_tokens",

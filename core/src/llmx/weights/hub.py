@@ -1,4 +1,4 @@
-"""Hub: fetches a model that the user named, and nothing else, from the Hugging Face hub into the shared cache.
+"""Hub: fetches a model that the user named, or adapters that --lora-hub allows, and nothing else, from the Hugging Face hub into the shared cache.
 
 huggingface_hub speaks the protocol. Its own downloader is not used: it throws away what it has when a download breaks, and it
 leaves it to each file to find the disk full. Here the space is checked first, and a broken download goes on where it stopped.
