@@ -65,6 +65,18 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no rank": (lambda f: write_adapter(f, {GOOD: pair()}, r=0), "r is 0: a whole number above 0"),
     "no alpha": (lambda f: write_adapter(f, {GOOD: pair()}, lora_alpha=None), "lora_alpha is None"),
     "senseless pattern": (lambda f: write_adapter(f, {GOOD: pair()}, rank_pattern={"(": 4}), "no regular expression"),
+    "a pattern that is wrong behind other text": (
+        lambda f: write_adapter(f, {GOOD: pair()}, rank_pattern={"(?i)q_proj": 4}), r"rank_pattern has '\(\?i\)q_proj', which is no regular expression"
+    ),
+    "a pattern that is too large": (lambda f: write_adapter(f, {GOOD: pair()}, rank_pattern={"q{99999999999999}": 4}), "rank_pattern has 'q"),
+    "an endless rank": (lambda f: write_adapter(f, {GOOD: pair()}, rank_pattern={"q_proj": float("inf")}), "rank_pattern is .*finite numbers above 0"),
+    "an alpha of 400 digits": (lambda f: write_adapter(f, {GOOD: pair()}, lora_alpha=10**400), r"lora_alpha is 1000*\.\.\.: a finite number is needed"),
+    "an alpha of 400 digits for some": (lambda f: write_adapter(f, {GOOD: pair()}, alpha_pattern={"q_proj": 10**400}), "alpha_pattern is .*finite"),
+    "an alpha that is no number": (lambda f: write_adapter(f, {GOOD: pair()}, lora_alpha=float("nan")), "lora_alpha is nan: a finite number"),
+    "a rank of 400 digits": (lambda f: write_adapter(f, {GOOD: pair()}, r=10**400, use_rslora=True), "adapter_config.json says 1000"),
+    "whole modules that are a number": (lambda f: write_adapter(f, {GOOD: pair()}, modules_to_save=5), "modules_to_save is 5: a list of module names"),
+    "whole modules that are one text": (lambda f: write_adapter(f, {GOOD: pair()}, modules_to_save="lm_head"), "modules_to_save is 'lm_head': a list"),
+    "whole modules that are numbers": (lambda f: write_adapter(f, {GOOD: pair()}, modules_to_save=[5]), r"modules_to_save is \[5\]: a list"),
     "wrong rank": (lambda f: write_adapter(f, {GOOD: pair()}, r=8), f"{GOOD}' has rank 4 in lora_A and 4 in lora_B, but adapter_config.json says 8"),
     "two ranks": (lambda f: write_adapter(f, {GOOD: (pair(4)[0], pair(3)[1])}), "rank 4 in lora_A and 3 in lora_B"),
     "one matrix": (

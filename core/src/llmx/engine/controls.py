@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,9 @@ class Controls:
             return Controlled(message.token, error=str(error), kind=type(error).__name__, field=error.field)
         except OSError as error:
             return Controlled(message.token, error=f"{message.what}: {error}", kind=RequestFailed.__name__)
+        except Exception as error:  # noqa: BLE001 - between two steps nothing runs that it could have broken: the engine lives on
+            traceback.print_exc()
+            return Controlled(message.token, error=f"{message.what}: {type(error).__name__}: {error}", kind=RequestFailed.__name__)
 
     def _do(self, what: str, argument: str) -> dict[str, Any]:
         match what:

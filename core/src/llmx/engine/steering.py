@@ -70,23 +70,28 @@ class Steering:
     async def load_adapter(self, name: str, path: str, *, in_place: bool = False, pin: bool = False) -> dict[str, Any]:
         """Serve a LoRA adapter from a folder as `name`: the facts about it. Also in engine processes that are started after this one died.
 
-        in_place: one of that name is replaced. pin: it keeps its device slot. Raises RequestError with what is wrong with it.
+        in_place: one of that name is replaced. pin: it keeps its device slot. Raises RequestError with what is wrong with it, or when no slot is free for
+        that; then it is loaded all the same.
         """
-        given = {"name": name, "path": path, "in_place": in_place, "pin": pin}
+        given = {"name": name, "path": path, "in_place": in_place}
         facts = self.adapters[name] = await self._ask("load_lora", json.dumps(given))
-        self.loads[name] = Control(NOBODY, "load_lora", json.dumps({**given, "in_place": True}))
-        self._stand()
+        self._keep(name, path, pin=bool(facts["pinned"]))
         if pin:
             facts = self.adapters[name] = await self._ask("pin_lora", json.dumps({"name": name}))
+            self._keep(name, path, pin=True)
         return facts
+
+    def _keep(self, name: str, path: str, *, pin: bool) -> None:
+        """It is loaded, and pinned, in a process that replaces this one too."""
+        self.loads[name] = Control(NOBODY, "load_lora", json.dumps({"name": name, "path": path, "in_place": True, "pin": pin}))
+        self._stand()
 
     async def resolve_adapter(self, name: str) -> bool:
         """Whether there is an adapter of this name; one that a resolver finds is loaded. Raises RequestError with what is wrong with it."""
         facts = await self._ask("resolve_lora", json.dumps({"name": name}))
         if facts and name not in self.adapters:
             self.adapters[name] = facts
-            self.loads[name] = Control(NOBODY, "load_lora", json.dumps({"name": name, "path": facts["path"], "in_place": True}))
-            self._stand()
+            self._keep(name, facts["path"], pin=bool(facts["pinned"]))
         return bool(facts)
 
     async def unload_adapter(self, name: str) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pluggy
 
 from llmx.config import EngineConfig, LoraConfig
-from llmx.errors import ConfigError, LlmxError, ModelNotFound, PlatformError, RequestError
+from llmx.errors import ConfigError, LlmxError, ModelNotFound, PlatformError, RequestError, RequestFailed
 from llmx.executor.base import Control, Executor
 from llmx.hooks.loader import load_target
 from llmx.lora.bind import bind, embedding_targets
@@ -42,21 +43,26 @@ class Adapters(NoAdapters):
     def load(self, name: str, path: str, running: Iterable[Request], *, in_place: bool = False, pin: bool = False) -> dict[str, Any]:
         """Read an adapter and serve it as `name`; the facts about it. in_place: another one of that name is replaced, requests that had begun keep it.
 
-        Raises RequestError naming the file and what is wrong with it; then nothing changed.
+        Where that one was pinned, this one is, and has a slot at once if one is free. Raises RequestError naming the file and what is wrong with it; then
+        nothing changed. pin: as `pin` afterwards, which raises when no slot is free; it is loaded then.
         """
         if not name or len(name) > 256:
             raise RequestError(f"lora_name is {name[:60]!r}: give a name of 1 to 256 characters", field="lora_name")
         before = self._named.get(name)
         if before is not None and not in_place:
             if before.path == path:
-                return self._pinned(before, pin)
+                return self.pin(name, running) if pin else self._facts(before)
             raise RequestError(f"an adapter {name!r} is loaded already, from {before.path}: unload it first, or set load_inplace", field="lora_name")
         if len(self._named) >= MAX_LOADED and before is None:
             raise RequestError(f"{len(self._named)} adapters are loaded, which is the limit: unload one first", field="lora_name")
         adapter = self._read(name, path)
         self._name(adapter, before)
         self.slots.sweep(running)
-        return self._pinned(adapter, pin)
+        if pin:
+            return self.pin(name, running)
+        if adapter.pinned:
+            self.slots.take(adapter, running)
+        return self._facts(adapter)
 
     def _name(self, adapter: Adapter, before: Adapter | None) -> None:
         """Serve an adapter under its name. Requests that have the one before keep it."""
@@ -86,7 +92,7 @@ class Adapters(NoAdapters):
     def resolve(self, name: str, running: Iterable[Request]) -> dict[str, Any]:
         """The facts about an adapter, loaded now where a resolver finds one that nobody loaded; {} when there is none. Raises RequestError."""
         if name in self._named:
-            return self._pinned(self._named[name], False)
+            return self._facts(self._named[name])
         for resolver, find in self.resolvers.items():
             try:
                 path = find(name)
@@ -114,10 +120,12 @@ class Adapters(NoAdapters):
             raise
         except (LlmxError, OSError) as error:
             raise RequestError(f"adapter {name!r}: {error}", field="lora_path") from error
+        except MemoryError as error:
+            why = "host memory ran out while it was read: unload others, or start with a smaller --max-cpu-loras"
+            raise RequestFailed(f"adapter {name!r} ({path}): {why}", field="lora_path") from error
         return Adapter(name, path, read.digest, read.rank, parts, read.settings.base)
 
-    def _pinned(self, adapter: Adapter, pin: bool) -> dict[str, Any]:
-        adapter.pinned |= pin
+    def _facts(self, adapter: Adapter) -> dict[str, Any]:
         return {
             "name": adapter.name, "path": adapter.path, "rank": adapter.rank, "digest": adapter.digest.hex(), "pinned": adapter.pinned, "bytes": adapter.nbytes,
         }  # fmt: skip
@@ -125,11 +133,12 @@ class Adapters(NoAdapters):
     def pin(self, name: str, running: Iterable[Request]) -> dict[str, Any]:
         """Bring an adapter into a slot and keep it there until it is unloaded. Raises RequestError when no slot is free for that."""
         adapter = self._present(name)
-        if not adapter.pinned and not self.slots.take(adapter, running):
-            if adapter.failed is not None:
+        if adapter.slot < 0 and not self.slots.take(adapter, running):
+            if adapter.failed is not None and not self.slots.all_pinned:
                 raise adapter.failed
             raise RequestError(f"adapter {name!r} cannot be pinned: all {self._config.max_loras} slots are in use or pinned (--max-loras)", field="lora_name")
-        return self._pinned(adapter, True)
+        adapter.pinned = True
+        return self._facts(adapter)
 
     def unload(self, name: str, running: Iterable[Request]) -> None:
         """Serve an adapter no more. Requests that had begun keep it until they end. Raises ModelNotFound."""
@@ -142,7 +151,7 @@ class Adapters(NoAdapters):
     def find(self, name: str) -> Adapter:
         """The adapter of a name. Raises ModelNotFound."""
         if name not in self._named:
-            have = f"loaded are {', '.join(self._named)}" if self._named else "none is loaded"
+            have = f"loaded are {_some(self._named)}" if self._named else "none is loaded"
             raise ModelNotFound(f"adapter {name[:60]!r} is not loaded: {have}", field="lora_name")
         return self._named[name]
 
@@ -153,7 +162,7 @@ class Adapters(NoAdapters):
 
     def facts(self) -> list[dict[str, Any]]:
         """Each adapter: name, path, rank, digest, pinned, bytes."""
-        return [self._pinned(one, False) for one in self._named.values()]
+        return [self._facts(one) for one in self._named.values()]
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -178,6 +187,12 @@ class Adapters(NoAdapters):
         reply = self._executor.control(Control(kind, args))
         if not reply.ok:
             raise PlatformError(f"{kind} of slot {args['slot']}: {reply.error}")
+
+
+def _some(names: Mapping[str, object], most: int = 10) -> str:
+    """The first names, and how many there are beside them."""
+    more = len(names) - most
+    return ", ".join(islice(names, most)) + (f" and {more} more" if more > 0 else "")
 
 
 def adapters_of(config: EngineConfig, model: Model, executor: Executor, manager: pluggy.PluginManager) -> Adapters | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from llmx.errors import ModelError
 from llmx.record import record
@@ -65,7 +66,11 @@ class AdapterSettings:
 
 def _matching(patterns: Mapping[str, Any], module: str, otherwise: Any) -> Any:
     """The value of the first pattern that is the module's name, or its end behind a dot."""
-    return next((value for pattern, value in patterns.items() if re.fullmatch(rf"(.*\.)?({pattern})", module)), otherwise)
+    return next((value for pattern, value in patterns.items() if re.fullmatch(_at_end(pattern), module)), otherwise)
+
+
+def _at_end(pattern: str) -> str:
+    return rf"(.*\.)?({pattern})"
 
 
 def read_settings(folder: Path) -> AdapterSettings:
@@ -76,7 +81,7 @@ def read_settings(folder: Path) -> AdapterSettings:
     config = read_json_object(path)
 
     def fail(name: str, why: str) -> ModelError:
-        return ModelError(f"{name} is {config.get(name)!r}: {why}", path=str(path))
+        return ModelError(f"{name} is {_shown(config.get(name))}: {why}", path=str(path))
 
     if config.get("peft_type") != "LORA":
         raise fail("peft_type", "only LORA is served")
@@ -91,22 +96,43 @@ def read_settings(folder: Path) -> AdapterSettings:
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise fail("r", "a whole number above 0 is needed")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float):
-        raise fail("lora_alpha", "a number is needed")
+    if not _finite(alpha):
+        raise fail("lora_alpha", "a finite number is needed")
+    whole = config.get("modules_to_save") or []
+    if not isinstance(whole, list) or not all(isinstance(one, str) for one in whole):
+        raise fail("modules_to_save", "a list of module names is needed, as peft writes it")
     return AdapterSettings(
         rank, float(alpha), bool(config.get("use_rslora")), bool(config.get("use_dora")),
         _patterns(config, "rank_pattern", path), _patterns(config, "alpha_pattern", path), str(config.get("base_model_name_or_path") or ""),
-        tuple(map(str, config.get("modules_to_save") or ())),
+        tuple(whole),
     )  # fmt: skip
 
 
 def _patterns(config: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     given = config.get(name) or {}
-    if not isinstance(given, dict) or any(isinstance(v, bool) or not isinstance(v, int | float) or v <= 0 for v in given.values()):
-        raise ModelError(f"{name} is {given!r}: an object of names and numbers above 0 is needed", path=str(path))
+    if not isinstance(given, dict) or not all(_finite(value) and value > 0 for value in given.values()):
+        raise ModelError(f"{name} is {_shown(given)}: an object of names and finite numbers above 0 is needed", path=str(path))
     for pattern in given:
         try:
             re.compile(pattern)
-        except re.error as error:
-            raise ModelError(f"{name} has {pattern!r}, which is no regular expression: {error}", path=str(path)) from error
+            re.compile(_at_end(pattern))  # what is right alone may be wrong behind other text: flags like (?i)
+        except (re.error, OverflowError, RecursionError) as error:
+            why = f"which is no regular expression for the end of a module's name: {error}"
+            raise ModelError(f"{name} has {_shown(pattern)}, {why}; write module names as peft does", path=str(path)) from error
     return given
+
+
+def _finite(value: Any) -> TypeGuard[float]:
+    """Whether it is a number that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _shown(value: Any) -> str:
+    """A value for a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."

@@ -47,19 +47,30 @@ class AdapterSlots:
         """Slots that hold an adapter."""
         return len(self._resident)
 
+    @property
+    def all_pinned(self) -> bool:
+        """Whether no other adapter can get a slot until one is unloaded."""
+        return not self._free and all(one.pinned for one in self._resident)
+
     def take(self, adapter: Adapter, running: Iterable[Request]) -> bool:
         """Bring an adapter into a slot and keep it there while a request that runs uses it.
 
-        False: all slots are used by running requests or pinned, or it could not be copied; then `failed` of the adapter says why, and the slot is free.
+        False: all slots are used by running requests or pinned. Where waiting does not help, `failed` of the adapter says why: all are pinned, or it could
+        not be copied; then the slot is free.
         """
         adapter.failed = None
         if adapter not in self._resident:
+            if self.all_pinned:
+                why = f"all {len(self._resident)} slots are pinned: unload a pinned adapter, or start with a larger --max-loras"
+                adapter.failed = RequestFailed(f"adapter {adapter.name[:60]!r} cannot run: {why}", field="model")
+                return False
             if not self._free and not self._evict({request.adapter for request in running}):
                 return False
             try:
                 self._put(self._free[-1], adapter)
-            except PlatformError as error:
-                adapter.failed = RequestFailed(f"adapter {adapter.name!r} could not be copied to a device slot: {error}", field="model")
+            except (PlatformError, MemoryError) as error:
+                why = "host memory ran out" if isinstance(error, MemoryError) else str(error)
+                adapter.failed = RequestFailed(f"adapter {adapter.name[:60]!r} could not be copied to a device slot: {why}", field="model")
                 return False
             adapter.slot = self._free.pop()
             self.swaps += 1
