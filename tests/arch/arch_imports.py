@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "llmx.structured_params", "llmx.sampling_params", "llmx.pooling_params", "llmx.hooks.types",
         "llmx.hooks.collectives",
     ),
-    ("llmx.program", "llmx.sample.params_rows", "llmx.request", "llmx.obs"),
+    ("llmx.program", "llmx.sample.params_rows", "llmx.request"),
     ("llmx.answers", "llmx.batch", "llmx.sample", "llmx.weights"),
     ("llmx.executor",),
     ("llmx.hooks",),
@@ -55,8 +55,8 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     "llmx_server": PUBLIC + FRONT_END,
 }
 
-# Where torch and its like may be imported: the reference executor, the oracle that tests compare with, the platform that runs on jax.
-TORCH_HOMES = ("llmx.executor.torch", "llmx.testing.oracle_torch", "llmx_tpu", "llmx_triton")
+# Where torch and its like may be imported: the reference executor, the platform that runs on jax, the kernels in Triton.
+TORCH_HOMES = ("llmx.executor.torch", "llmx_tpu", "llmx_triton")
 TORCH_NAMES = ("torch", "transformers", "triton", "jax")
 
 

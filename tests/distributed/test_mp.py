@@ -177,7 +177,7 @@ def test_ranks_end_with_rank_0(model: str) -> None:
 def test_what_does_not_go_together_is_refused(model: str) -> None:
     for options, why in (
         ({"tensor_parallel_size": 4}, "3 key-value heads.*cannot be shared by 4 ranks; take another size"),
-        ({"speculative_config": {"method": "draft_model", "model": model}}, "a drafter with a model of its own is not shared by ranks yet"),
+        ({"speculative_config": {"method": "draft_model", "model": model}}, "drafters that run on the device are not shared by ranks yet"),
     ):
         with pytest.raises(ConfigError, match=why), engine_of(model, "cpu", 2, **options):
             pass

@@ -30,7 +30,8 @@ def share_of(loaded: LoadedModel, size: int, rank: int) -> LoadedModel:
     if size == 1:
         return loaded
     if len(loaded.bundle.model.programs) > 1:
-        raise ConfigError(f"{_FIELD} is {size}, but a drafter with a model of its own is not shared by ranks yet: leave one of them out", field=_FIELD)
+        why = "drafters that run on the device are not shared by ranks yet: take ngram or suffix, or leave one of them out"
+        raise ConfigError(f"{_FIELD} is {size}, but {why}", field=_FIELD)
     try:
         model = shard(loaded.bundle.model, rank, size)
         verify(model)

@@ -23,7 +23,11 @@ Progress = Callable[[str, float], None]  # (what, fraction 0..1), called now and
 
 @record
 class Limits:
-    """What an executor can take in one step. Fixed after `load`."""
+    """What an executor can take in one step. Fixed after `load`.
+
+    features: late_mask, host_logits (see Late), host_busy, device_drafts (llmx.executor.draft_shape), collectives (several ranks), lora,
+    lora.embeddings and lora.fusions (llmx.executor.adapters). Reserved, so that nobody gives them another meaning: ahead_drafts, kv.arena, kv.layerwise.
+    """
 
     max_tokens: int  # token rows per step
     max_requests: int  # slots
@@ -31,7 +35,7 @@ class Limits:
     buckets: tuple[int, ...] | None = None  # token rows a step is padded to; None: any
     quanta: int = 1  # chunk lengths are best a multiple of this
     abis: frozenset[str] = frozenset()  # kernel abis it can call; empty: those of its own platform's kernels
-    features: frozenset[str] = frozenset()  # collectives, device_drafts, late_mask, host_logits, host_busy, ahead_drafts, kv.arena, kv.layerwise
+    features: frozenset[str] = frozenset()  # by name, see above
 
     def has(self, feature: str) -> bool:
         """True when the executor declares `feature`."""
@@ -59,7 +63,7 @@ class Late:
 
 @record
 class Control:
-    """A request between steps: lora_add, lora_remove, sleep, wake, kv_export, kv_import, profile, stats."""
+    """A request between steps: lora_add, lora_remove, sleep, wake, profile, stats. Reserved: kv_export, kv_import."""
 
     kind: str
     args: dict[str, Any] = field(default_factory=dict)
@@ -76,7 +80,11 @@ class Reply:
 
 @runtime_checkable
 class Executor(Protocol):
-    """Owns device buffers, pages, the lowered Program and sampling. Calls come in the order written here."""
+    """Owns device buffers, pages, the lowered Program and sampling. Calls come in the order written here.
+
+    One with the feature `collectives` also has connect(communicator), called once before `load` where it is one of several ranks
+    (llmx.hooks.Communicator).
+    """
 
     limits: Limits
 

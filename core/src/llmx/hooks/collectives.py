@@ -56,7 +56,9 @@ class Communicator(Protocol):
         ...
 
     def abort(self) -> None:
-        """A rank is lost: calls in progress and later ones raise PlatformError. From any thread, also of another process than the one that waits."""
+        """A rank is lost. Core calls this in rank 0 alone, from another thread than the one that waits. Then calls in progress on every rank, and later
+        ones, raise PlatformError: because this tells the others, or because they notice by themselves.
+        """
         ...
 
     def close(self) -> None:

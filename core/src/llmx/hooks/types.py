@@ -172,7 +172,7 @@ class StructuredBackendDef:
 
 @record
 class DrafterDef:
-    """A drafter on the host, an llmx.draft.Drafter, imported when it is chosen.
+    """A drafter on the host (llmx.draft.Drafter) or on the device (llmx.draft.device.DeviceDrafter), imported when it is chosen.
 
     name: the method in --speculative-config. target: "package.module:attribute", called with the settings that the user gave, all of them in
     `settings`; it raises llmx.errors.ConfigError for a value that it cannot take. num_tokens: drafts per request and step at most, where the
