@@ -59,7 +59,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("cpu/test_native_model.py::test_fused_ops_give_the_bits_of_single_ones",),
     ),
     (
-        "An adapter's A x reads the row as f32, before it is rounded; B's sum is one chain in the order of the ranks, added before g, bias and activation. "
+        "An adapter's A x reads the row as f32, before it is rounded; B's sum is one chain over the rows of A, ascending, added before g, bias and activation. "
         "Rows without an adapter have the bits that they have without any.",
         ("lora/test_native.py::test_bits_are_a_rows_own", "lora/test_native.py::test_fused_equals_unfused_at_every_level"),
     ),

@@ -105,7 +105,7 @@ class DraftConfig:
 
 @record
 class LoraConfig:
-    """Adapters. Modules or a folder alone turn them on."""
+    """Adapters. Modules, a folder or repositories of the hub alone turn them on."""
 
     enabled: bool = False
     max_loras: int = 8  # device slots: different adapters that run at the same time

@@ -31,7 +31,9 @@ _IDS = "d2t.ids"  # the ids themselves, where d2t has what must be added to a co
 
 
 class Eagle3Drafter:
-    """settings: model, revision, draft_tensor_parallel_size, which mean what they mean in vLLM. Raises ConfigError."""
+    """settings: model (folder or name on the hub of the checkpoint; it must be given), revision (branch, tag or commit of a hub model),
+    draft_tensor_parallel_size (1 or left out). Raises ConfigError for values that cannot be.
+    """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings

@@ -25,7 +25,8 @@ __all__ = ["MedusaDrafter"]
 
 
 class MedusaDrafter:
-    """settings: model, revision, draft_tensor_parallel_size, which mean what they mean in vLLM. Raises ConfigError.
+    """settings: model (folder or name on the hub of the checkpoint; it must be given), revision (branch, tag or commit of a hub model),
+    draft_tensor_parallel_size (1 or left out). Raises ConfigError for values that cannot be.
 
     All guesses are made in one run. Names of tensors as Medusa's own files have them, or as vLLM's.
     """

@@ -25,7 +25,9 @@ _KINDS = ("full", "sliding")  # what its pages may be: rejected guesses leave no
 
 
 class DraftModel:
-    """settings: model, revision, quantization, draft_tensor_parallel_size, parallel_drafting, which mean what they mean in vLLM. Raises ConfigError."""
+    """settings: model (folder, .gguf file or name on the hub; it must be given), revision and quantization (as for the model itself),
+    draft_tensor_parallel_size (1 or left out), parallel_drafting (true: as ParallelDraftModel). Raises ConfigError for values that cannot be.
+    """
 
     _masked = False  # whether all guesses are made in one run, whatever the settings say
 

@@ -76,7 +76,7 @@ class OwnTensors:
         self._ignored.update(names)
 
     def integers(self, name: str) -> np.ndarray:
-        """i64 values of a tensor of whole numbers. Raises ModelError for another one."""
+        """i64 [n]: the values of a tensor of whole numbers, in its order, whatever its shape. Raises ModelError for another one."""
         import numpy as np
 
         raw = self._source.raw(self._name(name))

@@ -49,7 +49,9 @@ class _Shape:
 
 
 class MlpSpeculator:
-    """settings: model, revision, draft_tensor_parallel_size, which mean what they mean in vLLM. Raises ConfigError."""
+    """settings: model (folder or name on the hub of the checkpoint; it must be given), revision (branch, tag or commit of a hub model),
+    draft_tensor_parallel_size (1 or left out). Raises ConfigError for values that cannot be.
+    """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings

@@ -54,15 +54,15 @@ class Target:
         return 1 + max((op.region.index for op in self.program.ops if op.region.block == "layer"), default=-1)
 
     def embed(self, b: ProgramBuilder, ids: Value) -> Value:
-        """Its embedding of ids, in another Program."""
+        """Its embedding of ids, i32 [n], in another Program: [n, embed_width]."""
         return b.emit1("embed", ids, attrs=self._embed.attrs, weights=self._embed.weights)
 
     def head(self, b: ProgramBuilder, x: Value) -> Value:
-        """Its head's product. What may follow it there (a factor, a cap) changes no order, so it is left out."""
+        """Its head's product, of rows [n, hidden]: [n, vocab]. What may follow it there (a factor, a cap) changes no order, so it is left out."""
         return b.emit1("linear", x, attrs=self._head.attrs, weights=self._head.weights)
 
     def entering(self, layer: int) -> Value:
-        """The rows that a layer reads, before its norm. Raises ConfigError for a layer that is not there, or reads something else."""
+        """The rows that a layer reads, before its norm: [T, hidden]. Raises ConfigError for a layer that is not there, or reads something else."""
         ops = [op for op in self.program.ops if (op.region.block, op.region.index) == ("layer", layer)]
         if not ops:
             raise _error(f"the drafter reads what enters layer {layer} of {self.name}, which has {self.layers} layers: take the drafter made for this model")

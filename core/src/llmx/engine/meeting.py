@@ -40,7 +40,7 @@ class Arrays(Protocol):
     """Arrays of a platform's executor."""
 
     def put(self, values: np.ndarray, dtype: str) -> Any:
-        """Values as an array of a type by its name, rounded to it."""
+        """Values, of any shape, as an array of the same shape and a type by its name (numpy's, "bfloat16"), rounded to it."""
         ...
 
     def get(self, x: Any) -> np.ndarray:

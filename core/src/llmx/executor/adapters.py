@@ -57,4 +57,5 @@ class WholePart:
         return self.weight.nbytes
 
 
+# What an adapter has for one Part: AdapterPart is the low-rank term that is added to the weight, WholePart a weight in its place, LoraPart either
 LoraPart = AdapterPart | WholePart

@@ -322,7 +322,10 @@ class OutputAttrs:
 
 @record
 class CollectiveAttrs:
-    """collective, put in by the parallel pass. axis: of the mesh, `size` its ranks; gather and scatter act on the last axis of x."""
+    """collective, put in by the parallel pass. axis: of the mesh, `size` its ranks; gather and scatter act on the last axis of x.
+
+    reduce_scatter and all_to_all have a shape rule, and no kernel yet.
+    """
 
     op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
     axis: str

@@ -40,7 +40,10 @@ def _share(tensor: HostTensor, cut: PartCut) -> HostTensor:
 
 
 def packed(parts: Mapping[str, LoraPart]) -> dict[str, Any]:
-    """Plain values, for a message to a rank."""
+    """Plain values, for a message to a rank, by target: [A, B, scale, magnitude] of an AdapterPart, [weight] of a WholePart.
+
+    A matrix is [dtype, shape, bytes], the magnitude None or the bytes of f32 [rows].
+    """
     return {target: _packed(part) for target, part in parts.items()}
 
 
