@@ -94,7 +94,7 @@ def test_nothing_changed_is_said(llmx: Callable[..., Ran], monkeypatch: pytest.M
         ("LLMX_PORT", "tcp://10.0.0.1:80", "Kubernetes"),
         ("LLMX_PORT", "abc", "LLMX_PORT is 'abc'"),
         ("LLMX_PIPELINE_PARALLEL_SIZE", "2", "LLMX_PIPELINE_PARALLEL_SIZE is '2'"),
-        ("LLMX_MAX_CPU_LORAS", "2", "stay in memory until they are unloaded"),
+        ("LLMX_FULLY_SHARDED_LORAS", "1", "adapters are cut as their base matrices are"),
     ],
 )
 def test_variables_that_cannot_be_meant(variable: str, value: str, says: str, llmx: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -265,7 +265,7 @@ def test_a_plugin_brings_a_drafter(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     import parrot_llmx  # type: ignore[import-not-found]
 
     assert [one.closed for one in parrot_llmx.Parrot.made] == [2, 2]  # the warm-up's request and ours
-    there = "custom_class, draft_model, eagle, medusa, ngram, pard, parrot, suffix"
+    there = "custom_class, draft_model, eagle, eagle3, medusa, mlp_speculator, ngram, pard, parrot, suffix"
     with pytest.raises(ConfigError, match=rf"method is 'dflash' \(a block-diffusion drafter\).*{there}"):
         LLM(platform="null", speculative_config={"method": "dflash", "model": "x"})
     with pytest.raises(ConfigError, match="speed is no setting of 'parrot', which has method, num_speculative_tokens, word"):

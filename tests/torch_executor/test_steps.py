@@ -48,7 +48,7 @@ def late_step(driver: Driver, rows: dict[int, list[int]], late: Late) -> StepOut
 def test_it_is_an_executor_and_says_what_it_can(driver: Driver) -> None:
     executor = driver.executor
     assert isinstance(executor, Executor)
-    assert executor.limits.features == {"collectives", "late_mask", "host_logits", "device_drafts", "lora"}
+    assert executor.limits.features == {"collectives", "late_mask", "host_logits", "device_drafts", "lora", "lora.embeddings"}
     assert executor.limits.abis == {"torch/1"} and executor.limits.max_inflight == 1
 
 

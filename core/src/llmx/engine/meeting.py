@@ -66,7 +66,7 @@ class NumpyArrays:
     def get(self, x: Any) -> np.ndarray:
         """As Arrays."""
         values = np.asarray(x)
-        return values.astype(np.float32 if values.dtype.kind == "f" else np.int64)
+        return values.astype(np.int64 if values.dtype.kind in "iub" else np.float32)  # a bfloat16 that another library brings has a kind of its own
 
     def name(self, x: Any) -> str:
         """As Arrays."""
