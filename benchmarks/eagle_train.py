@@ -79,11 +79,10 @@ class Head(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A conversation: token ids, the model's row behind each [T, H], and where its answer begins."""
+    """A conversation: token ids, and the model's row behind each [T, H]."""
 
     ids: torch.Tensor
     rows: torch.Tensor
-    answer: int
 
 
 def answers(count: int, new: int, threads: int) -> list[tuple[list[int], list[int]]]:
@@ -102,7 +101,7 @@ def read(found: Sequence[tuple[list[int], list[int]]], threads: int) -> list[Tex
         asked = [{"prompt_token_ids": prompt + answer} for prompt, answer in found]
         rows = llm.encode(asked, PoolingParams(task="token_embed", use_activation=False), use_tqdm=False)
     return [
-        Text(torch.tensor(prompt + answer), torch.tensor(one.outputs.data, dtype=torch.float32), len(prompt))
+        Text(torch.tensor(prompt + answer), torch.tensor(one.outputs.data, dtype=torch.float32))
         for (prompt, answer), one in zip(found, rows, strict=True)
     ]
 
@@ -124,6 +123,7 @@ class Trainer:
         """steps: of the optimizer, each with `batch` texts. ahead: tokens that are guessed in a row, from the second on out of the head's own rows."""
         optimizer = torch.optim.AdamW(self.head.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
+        batch = min(batch, len(self.texts))
         order, rng, began, losses = list[int](), random.Random(0), monotonic(), list[float]()
         for step in range(1, steps + 1):
             if len(order) < batch:
@@ -206,7 +206,10 @@ def main() -> None:
         asked.folder.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(answers(asked.answers, asked.new, asked.threads)))
     print(f"answers: {monotonic() - began:.0f} s", flush=True)
-    texts = read(json.loads(kept.read_text()), asked.threads)
+    found = json.loads(kept.read_text())
+    if not found or not all(isinstance(one, list) and len(one) == 2 and all(isinstance(ids, list) for ids in one) for one in found):
+        raise SystemExit(f"{kept} does not hold pairs of token ids (question, answer): delete it, and the answers are made again")
+    texts = read(found, asked.threads)
     print(f"{len(texts)} texts, {sum(len(text.ids) for text in texts)} tokens with their rows, {monotonic() - began:.0f} s", flush=True)
     source = make_model("bf16", asked.folder)
     base = transformers.AutoConfig.from_pretrained(source)

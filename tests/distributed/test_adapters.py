@@ -15,6 +15,7 @@ pytest.importorskip("transformers")
 
 from llmx import LLM, LoRARequest, RequestError, SamplingParams  # noqa: E402
 from llmx.executor import Control, Reply  # noqa: E402
+from llmx.executor.distributed import mp  # noqa: E402
 from tests.distributed.test_mp import PROMPTS  # noqa: E402
 from tests.lora.adapters import ALL, random_modules, tiny_checkpoint, write_adapter  # noqa: E402
 
@@ -84,7 +85,18 @@ def test_a_copy_that_fails_on_one_rank_leaves_the_slot_empty_on_all(folder: Path
         monkeypatch.setattr(local, "control", lambda command: Reply(False, error="full") if command.kind == "lora_add" else right(command))
         reply = engine.executor.control(Control("lora_add", {"slot": 2, "parts": engine.adapters.find("every").parts}))
         assert not reply.ok and reply.error == "rank 0: full"
+
+        def out_of_memory(*given: object) -> Any:
+            raise MemoryError
+
+        monkeypatch.setattr(local, "control", lambda command: out_of_memory() if command.kind == "lora_add" else right(command))
+        reply = engine.executor.control(Control("lora_add", {"slot": 2, "parts": engine.adapters.find("every").parts}))
+        assert not reply.ok and reply.error == "rank 0: host memory ran out"
         monkeypatch.setattr(local, "control", right)
+        with monkeypatch.context() as patch:
+            patch.setattr(mp, "packed", out_of_memory)
+            with pytest.raises(MemoryError):  # nobody was told anything
+                engine.executor.control(Control("lora_add", {"slot": 2, "parts": engine.adapters.find("every").parts}))
         reply = engine.executor.control(Control("lora_add", {"slot": 5000, "parts": engine.adapters.find("every").parts}))
         assert not reply.ok and "rank 0: " in reply.error and "rank 1: native executor: LoRA slots are" in reply.error
         for slot in range(3):

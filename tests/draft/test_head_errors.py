@@ -19,6 +19,7 @@ from tests.draft.head_files import write_medusa, write_speculator
 from tests.draft.oracle import save_head, write_eagle
 from tests.draft.oracle3 import write_random_eagle3
 
+LAYERS = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=41, ignore_eos=True)
 
 
@@ -42,6 +43,9 @@ def _changed(head: Path, folder: Path, config: dict[str, Any], **tensors: Any) -
         ("eagle3", ModelError, "num_hidden_layers is 2", {"num_hidden_layers": 2}, {}),
         ("eagle3", ModelError, "draft_vocab_size is 0.5", {"draft_vocab_size": 0.5}, {}),
         ("eagle3", ModelError, "'d2t', which says of which, is missing", {}, {"d2t": None}),
+        ("eagle3", ModelError, r"d2t has shape \[0\]: it must have 200 entries", {}, {"d2t": torch.zeros(0).long()}),
+        ("eagle3", ModelError, r"d2t has shape \[\]: it must have 200 entries", {}, {"d2t": torch.tensor(3)}),
+        ("eagle3", ConfigError, "enters layer 2 of", {"eagle_aux_hidden_state_layer_ids": None, "eagle_config": LAYERS}, {}),
         ("eagle3", ModelError, "d2t has 200 entries from 0 to 598", {}, {"d2t": torch.cat([torch.zeros(199), torch.tensor([399])]).long()}),
         ("eagle3", ModelError, "'d2t' is stored as f32", {}, {"d2t": torch.zeros(200)}),
         ("eagle3", ModelError, r"layer_ids is \[1\]", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1]}}, {}),

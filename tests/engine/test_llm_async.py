@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmx import AsyncEngineArgs, AsyncLLMEngine, RequestError, RequestOutput, RequestOutputKind, SamplingParams
+from llmx import AsyncEngineArgs, AsyncLLMEngine, LoRARequest, RequestError, RequestOutput, RequestOutputKind, SamplingParams
 from llmx.errors import ConfigError, EngineDead
+from tests.lora.adapters import smollm2_adapter
 
 OPTIONS: dict[str, Any] = {"platform": "null", "num_blocks": 700, "max_model_len": 2048}
 
@@ -97,3 +99,15 @@ def test_a_start_that_fails_raises_at_the_first_use() -> None:
         await engine.close()
 
     asyncio.run(run())
+
+
+def test_an_adapter_without_a_path_is_found_by_its_name(tmp_path: Path) -> None:
+    smollm2_adapter(tmp_path / "x")
+
+    async def use(engine: AsyncLLMEngine) -> None:
+        (output,) = await _all(engine, "hello", _params(output_kind=RequestOutputKind.FINAL_ONLY), lora_request=LoRARequest("x"))
+        assert output.finished and await engine.list_loras() == ["x"]
+        with pytest.raises(RequestError, match="adapter 'y' is not loaded: loaded are x"):
+            await _all(engine, "hello", _params(), lora_request=LoRARequest("y"))
+
+    _with_engine(use, lora_dir=str(tmp_path))

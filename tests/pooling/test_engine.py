@@ -10,7 +10,7 @@ import pytest
 
 from llmx import LLM, PoolingParams, RequestError, SamplingParams
 from llmx.engine.messages import Add
-from llmx.errors import PromptTooLong
+from llmx.errors import PromptTooLong, RequestFailed
 from tests.pooling.checkpoints import TEXTS, write
 
 MANY = [" ".join(["paris", "old", "a", "yellow", "france"][(i * j) % 5] for j in range(1 + 7 * i % 50)) for i in range(40)]
@@ -126,3 +126,28 @@ def test_rows_that_are_no_numbers_fail_their_request_alone(folder: Path) -> None
         assert news["bad"].error is not None and "NaN" in news["bad"].error and news["bad"].pooled is None
         assert news["good"].error is None and news["good"].pooled is not None
         assert engine.kv.blocks_held == 0 and not engine.has_work
+
+
+def test_one_that_fails_takes_no_output_of_the_others_along(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with start(folder) as llm:
+        engine = llm.llm_engine
+        step = engine.engine.step
+
+        def failing() -> list[Any]:
+            items = step()
+            for item in items:
+                if item.id in ("b", "d"):
+                    item.pooled, item.finish_reason, item.error = None, "error", f"{item.id} failed"
+            return items
+
+        monkeypatch.setattr(engine.engine, "step", failing)
+        for name in "abcd":
+            engine.add_pooling_request(name, [5, 6, 7], PoolingParams(task="embed"))
+        given, errors = [], []
+        while engine.has_unfinished_requests():
+            try:
+                given += [output.request_id for output in engine.step()]
+            except RequestFailed as error:
+                errors.append(str(error))
+        assert sorted(given) == ["a", "c"] and sorted(errors) == ["b failed", "d failed"]
+        assert engine.get_num_unfinished_requests() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -9,15 +10,17 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_engine import FakeEngine, Info
+from fake_engine import FakeEngine, FakeSteering, Info
 from in_process import http_of
 from processes import HANG_S, children, serve
 from test_live import PRESENT
 from tests.lora.adapters import smollm2_adapter
 
 from llmx.config import EngineConfig, LoraConfig
-from llmx.errors import RequestError
+from llmx.engine.messages import Control
+from llmx.errors import EngineDead, RequestError
 from llmx_server import create_app
+from llmx_server.served_models import ServedModels
 
 pytestmark = pytest.mark.anyio
 
@@ -94,6 +97,69 @@ async def test_a_name_belongs_to_one_model() -> None:
         assert (await load(client, "y", base_model="x")).json()["error"]["param"] == "base_model"
         await client.post("/v1/completions", json={"model": "x", "prompt": "a"})
         assert second.loras == ["x"] and first.loras == []
+
+
+class Waking(FakeEngine):
+    """Its next engine has a steering of its own, which refuses `broken` with `error`."""
+
+    made: list[FakeEngine]
+    error: Exception
+
+    def another(self) -> FakeEngine:
+        new, steering = super().another(), FakeSteering()
+        load = steering.load_adapter
+
+        async def load_adapter(name: str, path: str, **more: Any) -> dict[str, Any]:
+            if name == "broken":
+                raise self.error
+            return await load(name, path, **more)
+
+        steering.load_adapter = load_adapter  # type: ignore[method-assign]
+        new.steering = steering
+        self.made.append(new)
+        return new
+
+
+@pytest.mark.parametrize("error", [RequestError("/broken: is no folder"), EngineDead("gone")])
+async def test_waking_goes_on_without_adapters_that_are_gone(error: Exception) -> None:
+    """And an engine that dies meanwhile is not left behind."""
+    engine = Waking()
+    engine.made, engine.error = [], error
+    app = create_app(engine, EngineConfig(lora=LoraConfig(enabled=True)))  # type: ignore[arg-type]
+    models: ServedModels = app.state.models
+    for name in ("broken", "x"):
+        engine.steering.loads[name] = Control(0, "load_lora", json.dumps({"name": name, "path": f"/{name}", "in_place": True, "pin": False}))
+    models.default.residence = "idle"
+    async with http_of(app) as client:
+        answer = await client.post("/v1/completions", json={"prompt": "a"})
+        (new,) = engine.made
+        if isinstance(error, RequestError):
+            assert answer.status_code == 200 and models.default.engine is new and list(new.steering.adapters) == ["x"] and not new.closed
+        else:
+            assert answer.status_code == 503 and models.default.engine is engine and new.closed
+
+
+class Refusing(FakeSteering):
+    """It finds an adapter of another model."""
+
+    async def resolve_adapter(self, name: str) -> bool:
+        raise RequestError(f"adapter {name!r}: it belongs to another model", field="model")
+
+
+async def test_an_adapter_that_does_not_fit_one_model_is_looked_for_in_the_others(tmp_path: Path) -> None:
+    """Also in those that are idle, which are woken where they may have it."""
+    first, second = FakeEngine(steering=Refusing()), FakeEngine(info=Info(name="second", served_names=("second",)))
+    smollm2_adapter(tmp_path / "found")
+    config, folder = EngineConfig(lora=LoraConfig(enabled=True)), EngineConfig(lora=LoraConfig(folder=str(tmp_path)))
+    app = create_app(first, config, others=[(second, folder)])  # type: ignore[arg-type, list-item]
+    models: ServedModels = app.state.models
+    other = list(models)[1]
+    other.residence = "idle"
+    async with http_of(app) as client:
+        answer = await client.post("/v1/completions", json={"model": "none" * 100, "prompt": "a"})
+        assert answer.status_code == 400 and "belongs to another model" in answer.text and other.residence == "idle"
+        assert (await client.post("/v1/completions", json={"model": "found", "prompt": "a"})).json()["model"] == "found"
+        assert other.residence == "loaded" and second.loras == ["found"] and first.loras == []
 
 
 @pytest.mark.skipif("cpu" not in PRESENT, reason="the CPU platform is not installed")

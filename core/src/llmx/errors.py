@@ -22,6 +22,9 @@ Every message says what, which value, which limit, and what to do.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import islice
+
 __all__ = [
     "ConfigError",
     "Conflict",
@@ -40,6 +43,7 @@ __all__ = [
     "RequestError",
     "RequestFailed",
     "RequestTimeout",
+    "some_names",
 ]
 
 
@@ -147,3 +151,9 @@ class EngineDead(LlmxError):
     def __init__(self, message: str = "", *, detail: str = "") -> None:
         super().__init__(message)
         self.detail = detail
+
+
+def some_names(names: Collection[str], most: int = 10) -> str:
+    """The first names for a message, and how many there are beside them."""
+    more = len(names) - most
+    return ", ".join(islice(names, most)) + (f" and {more} more" if more > 0 else "")

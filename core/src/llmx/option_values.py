@@ -57,6 +57,8 @@ def _cast(option: Option, raw: Any) -> Any:
         return _kernels(raw)
     if option.name == "lora_modules":
         return _lora_modules(raw)
+    if option.name == "lora_hub":
+        return _lora_hub(raw)
     match option.kind:
         case "str":
             if not isinstance(raw, str | os.PathLike):
@@ -118,6 +120,17 @@ def _kernels(raw: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
         else:
             result.append((item[0], tuple(item[1])))
     return tuple(result)
+
+
+def _lora_hub(raw: Any) -> tuple[str, ...]:
+    """Patterns of repositories, each ORG/NAME."""
+    found = tuple(str(one) for one in ([raw] if isinstance(raw, str) else raw))
+    for pattern in found:
+        if pattern.count("/") != 1 or not all(pattern.split("/")):
+            better = f"{pattern.strip('/').split('/')[0] or 'my-org'}/*"
+            why = "it must be ORG/NAME, and * may stand for any text"
+            raise ConfigError(f"--lora-hub is {pattern!r}, which names no repository: {why}; did you mean {better!r}?", field="lora_hub")
+    return found
 
 
 def _lora_modules(raw: Any) -> tuple[tuple[str, str], ...]:

@@ -73,8 +73,10 @@ def _columns(c: DecoderConfig, target: Target, own: OwnTensors) -> int:
     if own.has("d2t"):
         import numpy as np
 
-        ids = own.integers("d2t") + np.arange(own.shape("d2t")[0])
-        if len(ids) != small or ids.min() < 0 or ids.max() >= c.vocab:
+        if own.shape("d2t") != (small,):
+            raise ModelError(f"d2t has shape {list(own.shape('d2t'))}: it must have {small} entries, as draft_vocab_size says", path=own.path)
+        ids = own.integers("d2t") + np.arange(small)
+        if ids.min() < 0 or ids.max() >= c.vocab:
             raise ModelError(f"d2t has {len(ids)} entries from {ids.min()} to {ids.max()}: it must have {small}, from 0 to {c.vocab - 1}", path=own.path)
         own.add(_IDS, ids)
     elif small != c.vocab:
@@ -86,7 +88,7 @@ def _taken(own: OwnTensors, target: Target) -> list[int]:
     """The layers before which a row is read. Raises ModelError."""
     said = own.config.get("eagle_config")
     nested = said.get("eagle_aux_hidden_state_layer_ids") if isinstance(said, Mapping) else None
-    taken = own.config.get("eagle_aux_hidden_state_layer_ids", nested) or [2, target.layers // 2, target.layers - 3]
+    taken = own.config.get("eagle_aux_hidden_state_layer_ids") or nested or [2, target.layers // 2, target.layers - 3]
     if not isinstance(taken, list) or len(taken) < 2 or not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in taken):
         raise ModelError(f"eagle_aux_hidden_state_layer_ids is {taken!r}: it must be a list of layers (two at least)", path=own.path)
     return taken

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llmx.engine.answer_formats import with_thinking_budget
 from llmx.engine.async_pooling import pool
 from llmx.engine.engine_args import EngineArgs
+from llmx.engine.find_adapter import find_adapter
 from llmx.engine.output_processor import only_new
 from llmx.engine.outputs import RequestOutput
 from llmx.engine.pooling_input import pooling_input
@@ -104,13 +105,15 @@ class AsyncLLMEngine:
         yield await pool(self.engine, ids, params, request_id or f"llm-{uuid.uuid4().hex}", second_text=second, priority=priority, lora=lora)
 
     async def _adapter(self, request: LoRARequest | None) -> str:
-        """The name of its adapter, loaded if it is not yet."""
+        """The name of its adapter, loaded if it is not yet: from its path, or from where --lora-dir and --lora-hub find it."""
         asked: list[tuple[str, bool]] = []
         name = adapter_name(request, lambda name, path, in_place: asked.append((path, in_place)))
         for path, in_place in asked:
             known = self.engine.steering.adapters.get(name)
             if known is None or in_place or known["path"] != path:
                 await self.engine.steering.load_adapter(name, path, in_place=in_place)
+        if name and not asked and name not in self.engine.steering.adapters and self.engine.config.lora.on:
+            await find_adapter(self.engine.config, self.engine.steering, name)  # where there is none, the engine says what it has
         return name
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:

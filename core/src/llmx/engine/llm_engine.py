@@ -18,7 +18,7 @@ from llmx.engine.outputs import RequestOutput
 from llmx.engine.pooling_outputs import PoolingProcessor
 from llmx.engine.prefix_reset import reset_prefix_cache
 from llmx.engine.request_input import ParsedPrompt, Prompt, cut_prompt, parse_prompt, request_params
-from llmx.errors import RequestError
+from llmx.errors import RequestError, RequestFailed
 from llmx.hooks.types import ConfigPatch
 from llmx.lora.request import LoRARequest, adapter_name
 from llmx.pooling_params import PoolingParams, check_pooling, gives_rows
@@ -61,6 +61,8 @@ class LLMEngine:
         self._processors: dict[str, OutputProcessor | PoolingProcessor] = {}
         self._kinds: dict[str, RequestOutputKind] = {}
         self._adapters: dict[str, LoRARequest] = {}
+        self._held: list[Any] = []  # outputs that came with an error, for the next step
+        self._failed: dict[str, RequestFailed] = {}  # pooling requests that the engine ended, by id, until they are told
         self._start(user_set)
 
     @classmethod
@@ -161,14 +163,17 @@ class LLMEngine:
 
     def abort_request(self, request_ids: str | Iterable[str]) -> None:
         """End requests; they give no further output. Unknown ids are fine."""
-        for request_id in [request_ids] if isinstance(request_ids, str) else list(request_ids):
+        ended = [request_ids] if isinstance(request_ids, str) else list(request_ids)
+        self._held = [output for output in self._held if output.request_id not in ended]
+        for request_id in ended:
             self._adapters.pop(request_id, None)
+            self._failed.pop(request_id, None)
             if self._processors.pop(request_id, None) is not None:
                 self.engine.abort(Abort(request_id))
 
     def has_unfinished_requests(self) -> bool:
-        """True while a request waits or runs."""
-        return bool(self._processors)
+        """True while a request waits or runs, or its end is not told yet."""
+        return bool(self._processors or self._held or self._failed)
 
     def get_num_unfinished_requests(self) -> int:
         """Requests that wait or run."""
@@ -177,7 +182,10 @@ class LLMEngine:
     # -- one turn ------------------------------------------------------------------------------------------------------
 
     def step(self) -> list[RequestOutput]:
-        """One turn of the engine: an output for each request that has news, as its output_kind says; the last has finished True."""
+        """One turn of the engine: an output for each request that has news, as its output_kind says; the last has finished True.
+
+        Raises RequestFailed for a pooling request that the engine ended; what the others gave comes with the next call.
+        """
         touched: dict[str, OutputProcessor | PoolingProcessor] = {}
         for item in self.engine.step():
             processor = self._processors.get(item.id)
@@ -190,18 +198,25 @@ class LLMEngine:
             if (processor := self._processors.get(name)) is not None:
                 touched[name] = processor
                 processor.fail(str(error))
-        outputs: list[Any] = []  # RequestOutput, of pooling requests PoolingRequestOutput
+        outputs, self._held = self._held, []  # RequestOutput, of pooling requests PoolingRequestOutput
         for request_id, processor in touched.items():
             kind, finished = self._kinds[request_id], processor.finished
             if finished:
                 del self._processors[request_id], self._kinds[request_id]
             if finished or (processor.news and kind is not RequestOutputKind.FINAL_ONLY):
-                output = processor.drain()
+                try:
+                    output = processor.drain()
+                except RequestFailed as error:
+                    self._failed[request_id] = error
+                    continue
                 if (adapter := self._adapters.get(request_id)) is not None and isinstance(output, RequestOutput):
                     output.lora_request = adapter
                 outputs.append(only_new(output) if kind is RequestOutputKind.DELTA and isinstance(output, RequestOutput) else output)
             if finished:
                 self._adapters.pop(request_id, None)
+        if self._failed:
+            self._held = outputs
+            raise self._failed.pop(next(iter(self._failed)))
         return outputs
 
     # -- the whole -----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmx import errors
 from llmx.engine.messages import Control, Controlled
@@ -13,6 +13,9 @@ from llmx.engine.questions import NOBODY, Questions
 from llmx.engine.running import Running
 from llmx.engine.supervisor import Supervisor
 from llmx.errors import RequestAborted, RequestError
+
+if TYPE_CHECKING:
+    from llmx.engine.hub_adapters import HubAdapters
 
 __all__ = ["PAUSE_MODES", "Steering"]
 
@@ -29,6 +32,7 @@ class Steering:
         self.paused = False
         self.adapters: dict[str, dict[str, Any]] = {}  # LoRA adapters by name: path, rank, digest, pinned, bytes
         self.loads: dict[str, Control] = {}  # what brought those that came after the start
+        self.hub_adapters: HubAdapters | None = None  # made when a name is first looked for on the hub
 
     async def pause(self, mode: str = "keep") -> None:
         """Start no more steps; new requests wait. Also for engine processes that are started after this one died.

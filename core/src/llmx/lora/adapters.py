@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pluggy
 
 from llmx.config import EngineConfig, LoraConfig
-from llmx.errors import ConfigError, LlmxError, ModelNotFound, PlatformError, RequestError, RequestFailed
+from llmx.errors import ConfigError, LlmxError, ModelNotFound, PlatformError, RequestError, RequestFailed, some_names
 from llmx.executor.base import Control, Executor
 from llmx.hooks.loader import load_target
 from llmx.lora.bind import bind, embedding_targets
@@ -151,7 +150,7 @@ class Adapters(NoAdapters):
     def find(self, name: str) -> Adapter:
         """The adapter of a name. Raises ModelNotFound."""
         if name not in self._named:
-            have = f"loaded are {_some(self._named)}" if self._named else "none is loaded"
+            have = f"loaded are {some_names(self._named)}" if self._named else "none is loaded"
             raise ModelNotFound(f"adapter {name[:60]!r} is not loaded: {have}", field="lora_name")
         return self._named[name]
 
@@ -187,12 +186,6 @@ class Adapters(NoAdapters):
         reply = self._executor.control(Control(kind, args))
         if not reply.ok:
             raise PlatformError(f"{kind} of slot {args['slot']}: {reply.error}")
-
-
-def _some(names: Mapping[str, object], most: int = 10) -> str:
-    """The first names, and how many there are beside them."""
-    more = len(names) - most
-    return ", ".join(islice(names, most)) + (f" and {more} more" if more > 0 else "")
 
 
 def adapters_of(config: EngineConfig, model: Model, executor: Executor, manager: pluggy.PluginManager) -> Adapters | None:

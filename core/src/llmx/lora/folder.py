@@ -21,5 +21,8 @@ class FolderResolver:
         if not parts or ".." in parts or "\0" in name or PurePosixPath(name).is_absolute():
             return None
         found = self._folder.joinpath(*parts)
-        inside = found.resolve().is_relative_to(self._folder)
-        return str(found) if inside and (found / CONFIG_NAME).is_file() else None
+        try:
+            inside = found.resolve().is_relative_to(self._folder)
+            return str(found) if inside and (found / CONFIG_NAME).is_file() else None
+        except (OSError, ValueError):  # too long for a file name, or no text that a file name can have
+            return None

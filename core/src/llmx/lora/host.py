@@ -16,10 +16,6 @@ class HostMemory:
     def __init__(self, limit: int, unfinished: Callable[[], Iterable[Request]] = tuple) -> None:
         self._limit, self.unfinished = limit, unfinished
         self._held: dict[Adapter, None] = {}  # the one used last at the end
-        self.dropped = 0  # adapters that made room, since the start
-
-    def __len__(self) -> int:
-        return len(self._held)
 
     def use(self, adapter: Adapter) -> None:
         """Its matrices are there and used now: others make room."""
@@ -31,7 +27,6 @@ class HostMemory:
         for one in [one for one in self._held if one not in used and not one.pinned and one is not adapter][: len(self._held) - self._limit]:
             self.forget(one)
             one.parts = {}
-            self.dropped += 1
 
     def forget(self, adapter: Adapter) -> None:
         """It is served no more, or was dropped."""

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from llmx.errors import ModelError
 from llmx.record import record
 from llmx.weights.hub_cache import COMMIT, HubCache
-from llmx.weights.hub_errors import explained, transient
+from llmx.weights.hub_errors import NotOnHub, explained, transient
 from llmx.weights.hub_name import INDEX, HubName, safe_file_name, select_files, select_tokenizer
 from llmx.weights.safetensors import index_placement
 from llmx.weights.transfer import OnTransfer, Transfer, file_size
@@ -80,15 +80,18 @@ class Hub:
             return self.fetch(name, on_transfer, tokenizer=tokenizer)
         return path or self.find(name, tokenizer=tokenizer)
 
-    def ensure_adapter(self, name: HubName) -> str:
-        """Folder of a LoRA adapter: from the cache without any connection when it is there, else fetched, its two files alone. Raises ModelError."""
+    def ensure_adapter(self, name: HubName, check: Callable[[Path], None]) -> str:
+        """Folder of a LoRA adapter: from the cache without any connection when it is there, else fetched, its two files alone.
+
+        check: is given the folder when adapter_config.json is there, before the weights are fetched. Raises ModelError (NotOnHub) and what check raises.
+        """
         commit = self.cache.commit(name)
         if commit is not None and all((self.cache.snapshot(name.repo, commit) / file).is_file() for file in ADAPTER_FILES):
             return str(self.cache.snapshot(name.repo, commit))
         if self._is_offline():
             raise ModelError(f"{name} is not on this machine, and cannot be fetched: {self.offline_reason()}")
         with _library(), explained(name, self):
-            return _Fetch(self, name, _silent, False).adapter()
+            return _Fetch(self, name, _silent, False).adapter(check)
 
     def page(self, name: HubName) -> str:
         """Address of the model's page, for people."""
@@ -131,12 +134,13 @@ class _Fetch:
         self._bring([files[file] for file in (*selection.side, *weights)], commit)
         return self._hub.find(self._name, tokenizer=self._tokenizer)
 
-    def adapter(self) -> str:
+    def adapter(self, check: Callable[[Path], None]) -> str:
         """The folder of a LoRA adapter."""
         files, commit = self._list()
         missing = [file for file in ADAPTER_FILES if file not in files]
         if missing:
-            raise ModelError(f"{self._name.repo} has no {' and no '.join(missing)}, so it is no LoRA adapter as peft saves it")
+            raise NotOnHub(f"{self._name.repo} has no {' and no '.join(missing)}, so it is no LoRA adapter as peft saves it")
+        check(self._get(files[ADAPTER_FILES[0]], commit).parent)
         self._bring([files[file] for file in ADAPTER_FILES], commit)
         return str(self._hub.cache.snapshot(self._name.repo, commit))
 

@@ -10,9 +10,13 @@ from typing import Protocol
 from llmx.errors import ModelError
 from llmx.weights.hub_name import HubName
 
-__all__ = ["explained", "transient"]
+__all__ = ["NotOnHub", "explained", "transient"]
 
 _TRANSPORTS = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # those that versions of huggingface_hub use
+
+
+class NotOnHub(ModelError):
+    """The hub has no such repository or revision, or none that may be read, or not what is looked for in it."""
 
 
 class _Place(Protocol):
@@ -42,13 +46,21 @@ def explained(name: HubName, hub: _Place) -> Iterator[None]:
         text = _explain(error, name, hub)
         if text is None:
             raise
-        raise ModelError(text) from error
+        raise (NotOnHub if _absent(error) else ModelError)(text) from error
+
+
+def _absent(error: Exception) -> bool:
+    from huggingface_hub import errors
+
+    return isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError | errors.HFValidationError)
 
 
 def _explain(error: Exception, name: HubName, hub: _Place) -> str | None:
     from huggingface_hub import errors
 
     status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, errors.HFValidationError):
+        return f"{name.repo!r} cannot be the name of a repository: {str(error).splitlines()[0]}"
     if isinstance(error, errors.GatedRepoError):
         return _gated(name, hub, status)
     if isinstance(error, errors.RevisionNotFoundError):

@@ -6,14 +6,16 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from pydantic import BaseModel
 from starlette.requests import HTTPConnection, Request
 
 from llmx.config import EngineConfig
-from llmx.errors import ConfigError, EngineDead, LlmxError, ModelNotFound, RequestError
+from llmx.engine.find_adapter import find_adapter, may_have
+from llmx.errors import ConfigError, EngineDead, LlmxError, ModelNotFound, RequestError, some_names
 from llmx.resolve import check_names
 from llmx_server.body import read_body, shorten
 from llmx_server.errors import ModelAsleep
@@ -22,6 +24,7 @@ from llmx_server.serving import Host, Residence, Serving
 
 if TYPE_CHECKING:
     from llmx.engine.async_engine import AsyncEngine
+    from llmx.engine.messages import Control
 
 __all__ = ["ServedModels", "models_of", "open_body"]
 
@@ -79,7 +82,8 @@ class ServedModels:
             base = next((serving for serving in self if serving.residence != "asleep" and name in serving.adapters), None)
             found = base and base.adapted(str(name))
         if found is None:
-            raise ModelNotFound(f"model {shorten(name)} is not served here: available are {', '.join([*self.names, *self.adapter_names])}", field="model")
+            have = ", ".join([*self.names, *filter(None, [some_names(self.adapter_names)])])
+            raise ModelNotFound(f"model {shorten(name)} is not served here: available are {have}", field="model")
         return found
 
     async def pick(self, name: str | None) -> Serving:
@@ -95,14 +99,20 @@ class ServedModels:
         return serving.adapted(found.lora) if found.lora else serving
 
     async def _found(self, name: str | None) -> Serving:
-        """As `find`; an adapter that nobody loaded is looked for where there are resolvers."""
+        """As `find`; an adapter that nobody loaded is looked for where there are resolvers. One that does not fit a model may fit the next."""
         try:
             return self.find(name)
-        except ModelNotFound:
-            for serving in self:
-                if serving.residence == "loaded" and serving.config.lora.on and await _resolved(serving, str(name)):
-                    return serving.adapted(str(name))
-            raise
+        except ModelNotFound as error:
+            wrong: RequestError = error
+            for serving in [one for one in self if one.config.lora.on]:
+                if serving.residence == "idle" and may_have(serving.config, str(name)):
+                    await self.rouse(serving)
+                try:
+                    if serving.residence == "loaded" and await find_adapter(serving.config, serving.engine.steering, str(name)):
+                        return serving.adapted(str(name))
+                except RequestError as other:
+                    wrong = other if wrong is error else wrong
+        raise wrong
 
     async def rest(self, serving: Serving, residence: Residence, *, wait_s: float = 0.0) -> None:
         """End a model's engine process, whose memory is free then. What still runs after wait_s seconds ends with an error."""
@@ -124,18 +134,21 @@ class ServedModels:
 
     async def _rouse(self, serving: Serving) -> None:
         try:
-            before, serving.engine = serving.engine, await self._started(serving.engine.another())
-            for given in [json.loads(load.argument) for load in before.steering.loads.values()]:
-                await serving.engine.steering.load_adapter(**given)
+            serving.engine = await self._started(serving.engine.another(), serving.engine.steering.loads)
         except LlmxError as error:
             raise EngineDead(f"the model cannot be loaded: {error}") from error
         serving.residence, serving.used = "loaded", time.monotonic()
         serving.metrics.name_model(serving.model_names[0], serving.engine.info)
 
-    async def _started(self, engine: AsyncEngine) -> AsyncEngine:
+    async def _started(self, engine: AsyncEngine, loads: Mapping[str, Control] = MappingProxyType({})) -> AsyncEngine:
+        """loads: LoRA adapters to load again. Those that cannot be any more are left out."""
         self._starting[id(engine)] = engine
         try:
             await engine.start()
+            await _load_again(engine, loads)
+        except Exception:
+            await engine.close()
+            raise
         finally:
             del self._starting[id(engine)]
         return engine
@@ -211,12 +224,9 @@ async def open_body(request: Request, kind: type[B]) -> tuple[Serving, B]:
     return serving, body
 
 
-async def _resolved(serving: Serving, name: str) -> bool:
-    """Whether there is an adapter of this name, loaded now where a resolver or the hub has it. Raises RequestError."""
-    if await serving.engine.steering.resolve_adapter(name):
-        return True
-    if not serving.config.lora.hub:
-        return False
-    from llmx.engine.hub_adapters import load_from_hub  # for those who allow it
-
-    return await load_from_hub(serving.config, serving.engine.steering, name) is not None
+async def _load_again(engine: AsyncEngine, loads: Mapping[str, Control]) -> None:
+    for name, load in loads.items():
+        try:
+            await engine.steering.load_adapter(**json.loads(load.argument))
+        except RequestError as error:
+            _log.warning("adapter %s is not there after the model was loaded again: %s", name, error)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from llmx.executor.adapters import AdapterPart, LoraPart, WholePart
+from llmx.executor.base import Reply
 from llmx.program.passes.cuts import PartCut, Share
 from llmx.weights.host_tensor import BLOCK_BYTES, HostTensor
 
-__all__ = ["cut_parts", "packed", "unpacked"]
+__all__ = ["OUT_OF_MEMORY", "cut_parts", "packed", "unpacked", "without_memory"]
+
+OUT_OF_MEMORY = Reply(False, error="host memory ran out")
+
+
+def without_memory(control: Callable[[], Reply]) -> Reply:
+    """What a control answers; where memory runs out meanwhile, that it failed: the other ranks then empty the slot too."""
+    try:
+        return control()
+    except MemoryError:
+        return OUT_OF_MEMORY
 
 
 def cut_parts(parts: Mapping[str, LoraPart], cuts: Mapping[str, PartCut]) -> dict[str, LoraPart]:

@@ -21,7 +21,7 @@ from llmx.batch import Step, StepOutput
 from llmx.errors import EngineDead, LlmxError, PlatformError
 from llmx.executor.adapters import LoraPart
 from llmx.executor.base import Control, Executor, Late, Progress, Reply, Ticket
-from llmx.executor.distributed.adapters import cut_parts, packed
+from llmx.executor.distributed.adapters import OUT_OF_MEMORY, cut_parts, packed, without_memory
 from llmx.executor.distributed.serve import checksum
 from llmx.executor.distributed.wire import Ask, Finish, Link, Run, Said, ToRank
 from llmx.hooks.collectives import Communicator
@@ -117,11 +117,14 @@ class MpExecutor:
 
     def _send(self, message: ToRank) -> None:
         for other in self._others:
-            try:
-                other.link.send(message)
-            except EngineDead:
-                other.receive()  # what it said last, which is why
-                raise
+            self._send_to(other, message)
+
+    def _send_to(self, other: RankProcess, message: ToRank) -> None:
+        try:
+            other.link.send(message)
+        except EngineDead:
+            other.receive()  # what it said last, which is why
+            raise
 
     def _together(self, run: Callable[[], T]) -> T:
         """Rank 0's part of something that all ranks do. When it fails because a rank is gone, the error says which."""
@@ -222,14 +225,19 @@ class MpExecutor:
         return own
 
     def _adapter(self, kind: str, slot: int, parts: Mapping[str, LoraPart] | None) -> Reply:
-        """Fill or empty a slot on every rank. Where one cannot fill it, all have it empty."""
+        """Fill or empty a slot on every rank. Where one cannot fill it, all have it empty. Raises MemoryError before anything is sent."""
         given: list[dict[str, LoraPart] | None] = [None if parts is None else cut_parts(parts, cuts) for cuts in self._cuts]
-        for other, one in zip(self._others, given[1:], strict=True):
-            args = {"slot": slot} if one is None else {"slot": slot, "parts": packed(one)}
-            other.link.send(Ask("control", {"kind": kind, "args": args}))
+        asked = [Ask("control", {"kind": kind, "args": {"slot": slot} if one is None else {"slot": slot, "parts": packed(one)}}) for one in given[1:]]
+        told: list[RankProcess] = []
         own = {"slot": slot} if given[0] is None else {"slot": slot, "parts": given[0]}
-        reply = self._together(lambda: self._local.control(Control(kind, own)))
-        replies = [(reply.ok, reply.error), *(tuple(other.receive()) for other in self._others)]
+        try:
+            for other, message in zip(self._others, asked, strict=True):
+                self._send_to(other, message)
+                told.append(other)
+            reply = self._together(lambda: without_memory(lambda: self._local.control(Control(kind, own))))
+        except MemoryError:
+            reply = OUT_OF_MEMORY
+        replies = [(reply.ok, reply.error), *(tuple(other.receive()) for other in told)]
         bad = [f"rank {rank}: {error}" for rank, (ok, error) in enumerate(replies) if not ok]
         if bad and parts is not None:
             self._adapter("lora_remove", slot, None)

@@ -11,7 +11,7 @@ import numpy as np
 from llmx.batch import StepOutput
 from llmx.errors import PlatformError
 from llmx.executor.base import Control, Executor, Late, Ticket
-from llmx.executor.distributed.adapters import unpacked
+from llmx.executor.distributed.adapters import unpacked, without_memory
 from llmx.executor.distributed.wire import Ask, Finish, Link, Run, Said
 from llmx.hooks.collectives import Communicator
 from llmx.kv.spec import GroupPlan, KVPlan
@@ -93,8 +93,8 @@ class RankServer:
             executor.warm_up(_silent)
         elif what == "control":
             given = args["args"]
-            given = {**given, "parts": unpacked(given["parts"])} if "parts" in given else given
-            reply = executor.control(Control(args["kind"], given))
+            parts = {"parts": unpacked(given["parts"])} if "parts" in given else {}
+            reply = without_memory(lambda: executor.control(Control(args["kind"], {**given, **parts})))
             return reply.ok, reply.error
         elif what == "close":
             executor.close()

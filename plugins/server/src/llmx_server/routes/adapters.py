@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llmx.errors import ModelNotFound, RequestError
+from llmx.errors import ModelNotFound, RequestError, some_names
 from llmx_server.body import BodyModel, read_body, shorten
 from llmx_server.errors import JsonResponse
 from llmx_server.routes.admin import admin_of
@@ -65,7 +65,7 @@ async def unload(request: Request) -> Response:
     body = await read_body(request, UnloadAdapter)
     serving = next((one for one in models if body.lora_name in one.adapters), None)
     if serving is None:
-        have = ", ".join(models.adapter_names) or "none"
+        have = some_names(models.adapter_names) or "none"
         raise ModelNotFound(f"lora_name is {shorten(body.lora_name)}: no adapter of that name is loaded; loaded: {have}", field="lora_name")
     await serving.engine.steering.unload_adapter(body.lora_name)
     return JsonResponse({"id": body.lora_name, "object": "model", "unloaded": True})
