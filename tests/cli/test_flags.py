@@ -104,7 +104,7 @@ REFUSES = {
     "--max-lora-rank 1024": "in 1..512",
     "--no-enable-auto-tool-choice": "tool_choice none",
     "--attention-backend FLASH_ATTN": "--kernel attention=PROVIDER",
-    "--spec-model draft-135m": "--spec-method ngram or suffix",
+    "--spec-model draft-135m": "--speculative-config",
     "--spec-tokens 17": "in 1..16",
     "--speculative-config ngram": "a JSON object",
     "--kv-transfer-config {}": "every server computes its own prompts",

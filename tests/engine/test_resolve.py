@@ -86,7 +86,7 @@ def test_platform_patches_respect_the_user() -> None:
 
 def test_every_option_reaches_a_field() -> None:
     samples = {"str": "x", "int": 16, "float": 0.75, "bool": False, "bytes": 12345, "tokens": 123, "list": ["a"], "json": {"a": 1}}
-    strange = {"kernel": ["linear=a"], "lora_modules": ["a=b"]}
+    strange = {"kernel": ["linear=a"], "lora_modules": ["a=b"], "lora_hub": ["a/*"]}
     for option in OPTIONS:
         value = option.choices[-1] if option.choices else strange.get(option.name, samples[option.kind])
         part, name = option.path.split(".")
