@@ -55,8 +55,8 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     "llmx_server": PUBLIC + FRONT_END,
 }
 
-# Where torch and its like may be imported: the reference executor, the platform that runs on jax, the kernels in Triton.
-TORCH_HOMES = ("llmx.executor.torch", "llmx_tpu", "llmx_triton")
+# Where torch and its like may be imported: the reference executor, the platform that runs on jax, kernels for the torch executor.
+TORCH_HOMES = ("llmx.executor.torch", "llmx_tpu", "llmx_triton", "llmx_cpu.for_torch")
 TORCH_NAMES = ("torch", "transformers", "triton", "jax")
 
 

@@ -60,9 +60,12 @@ Pool::~Pool() {
 
 void Pool::wake() {
   if (threads_ == 1) return;
+  parked_.store(false);
   epoch_.fetch_add(1);
   if (sleepers_.load() > 0) syscall(SYS_futex, &epoch_, FUTEX_WAKE_PRIVATE, threads_, nullptr, nullptr, 0);
 }
+
+void Pool::park() { parked_.store(true, std::memory_order_relaxed); }
 
 // Claims and runs chunks until the phase has none left. fn_ and context_ cannot change while a claimed chunk is not done; a claim that
 // comes when its phase is over gets a chunk of the next one, or none.
@@ -123,8 +126,8 @@ bool Pool::wait_for_work(uint32_t epoch, uint32_t* phase) {
       pause_cpu();
     }
     if (stop_.load(std::memory_order_relaxed)) return false;
-  } while (now_us() < until);
-  for (int i = 0; i < kYields; ++i) {
+  } while (!parked_.load(std::memory_order_relaxed) && now_us() < until);
+  for (int i = 0; i < kYields && !parked_.load(std::memory_order_relaxed); ++i) {
     if (ready()) return true;
     sched_yield();
   }

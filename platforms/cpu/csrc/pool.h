@@ -34,6 +34,7 @@ class Pool {
 
   int threads() const { return threads_; }
   void wake();  // at the start of a step: sleeping workers begin to spin
+  void park();  // no more work for now, and the processors are wanted by others: workers sleep at once instead of spinning first
   // Runs fn for chunks [0, n), n < 2^31. With one thread or one chunk it runs here and nothing is handed over.
   void run(int64_t n, ChunkFn fn, void* context);
   int64_t phases() const { return phases_; }
@@ -81,6 +82,7 @@ class Pool {
   alignas(64) std::atomic<uint32_t> epoch_{0};  // futex word
   alignas(64) std::atomic<int32_t> sleepers_{0};
   std::atomic<bool> stop_{false};
+  std::atomic<bool> parked_{false};
   std::vector<std::thread> workers_;
 };
 

@@ -131,7 +131,7 @@ class ImplDef:
     provider: str
     abi: str
     target: str
-    priority: int = 50  # reference 0, generic 30, a vendor's own 50..90
+    priority: int = 50  # reference 0, generic 30, a vendor's own 50..90; below 0: only when the user orders it
     requires: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
     supports: str | Callable[[Any], str | None] | None = None

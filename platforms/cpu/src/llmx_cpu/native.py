@@ -18,6 +18,7 @@ from llmx.errors import PlatformError
 __all__ = [
     "ISA_NAMES",
     "WEIGHT_TYPES",
+    "AttentionArgs",
     "DraftArgs",
     "Group",
     "Joined",
@@ -32,6 +33,7 @@ __all__ = [
     "ValueRecord",
     "best_isa",
     "call",
+    "kernel_library",
     "library",
     "pointer",
 ]
@@ -96,6 +98,11 @@ Tape: Any = _struct(
     "ops,values,parts:p n_ops,n_values,n_parts,logits:i arena_floats:l max_tokens,max_requests,vocab,act_mult,act_width,head_width:i",
 )
 LoraRecord: Any = _struct("LoraRecord", "part,rank,a_type,b_type:i a,b,magnitude:p scale:f kind:i")
+AttentionArgs: Any = _struct(
+    "AttentionArgs",
+    "kv_type,kv_heads,head_dim,v_head_dim,q_heads,n,window,bidirectional:i block_bytes,stride:l pages,table,slot,q,start,query,sinks,alibi,out:p"
+    " ld_query,ld_out:l scale,soft_cap:f",
+)
 DraftArgs: Any = _struct("DraftArgs", "n,t,r,run,guesses,pad:i slot,q,start,tokens,head,behind,next:p")
 
 _SIGNATURES: dict[str, tuple[Any, str]] = {
@@ -142,6 +149,11 @@ _SIGNATURES: dict[str, tuple[Any, str]] = {
     "llmx_test_softmax": (C.c_int, "ippll"),
     "llmx_test_rope": (C.c_int, "ipiippplii"),
 }
+_KERNELS: dict[str, tuple[Any, str]] = {
+    "llmx_kernel_room": (C.c_char_p, "pii"),
+    "llmx_kernel_linear": (None, "ppipllpl"),
+    "llmx_kernel_attention": (C.c_char_p, "pp"),
+}  # csrc/capi_kernels.cpp
 _ARGUMENTS = {"p": C.c_void_p, "i": C.c_int, "l": C.c_int64, "f": C.c_float}
 
 
@@ -155,17 +167,29 @@ def library() -> C.CDLL:
         lib = C.CDLL(str(path))
     except OSError as error:
         raise PlatformError(f"{path} cannot be loaded: {error}; reinstall llmx-platform-cpu for this machine") from error
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(lib, name, None)
-        if function is None:
-            raise PlatformError(f"{path} has no {name}: it was built from other sources; reinstall llmx-platform-cpu")
-        function.restype, function.argtypes = result, [_ARGUMENTS[a] for a in arguments]
+    _declare(lib, path, _SIGNATURES)
     structs = (SamplingRowC, Joined, StepArgs, StepResult, OpRecord, ValueRecord, PartRecord, StateRecord, Group, Tape, LoraRecord)
     sizes = (C.c_int32 * len(structs))()
     count = lib.llmx_abi_sizes(sizes, len(structs))
     if lib.llmx_version() != _VERSION or count != len(structs) or [C.sizeof(s) for s in structs] != list(sizes):
         raise PlatformError(f"{path} and its Python side differ (version or struct sizes): reinstall llmx-platform-cpu")
     return lib
+
+
+@cache
+def kernel_library() -> C.CDLL:
+    """The library with the functions of single kernels, for other executors than the native one. Raises PlatformError as `library` does."""
+    lib = library()
+    _declare(lib, Path(__file__).with_name("_native.so"), _KERNELS)
+    return lib
+
+
+def _declare(lib: C.CDLL, path: Path, signatures: dict[str, tuple[Any, str]]) -> None:
+    for name, (result, arguments) in signatures.items():
+        function = getattr(lib, name, None)
+        if function is None:
+            raise PlatformError(f"{path} has no {name}: it was built from other sources; reinstall llmx-platform-cpu")
+        function.restype, function.argtypes = result, [_ARGUMENTS[a] for a in arguments]
 
 
 def best_isa() -> str:

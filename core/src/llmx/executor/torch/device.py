@@ -33,7 +33,7 @@ def device_caps(name: str, threads: int | None) -> DeviceCaps:
     return DeviceCaps(
         arch=f"torch {torch.__version__} {device.type}",  # part of plan.numerics, which ranks compare
         dtypes=frozenset({"f32", "bf16", "f16"}),
-        features=frozenset({"host.unified"} if on_cpu else _features(device)),
+        features=frozenset({"host.unified", "numpy.ops"} if on_cpu else _features(device)),
         compute_units=(os.cpu_count() or 1) if on_cpu else _compute_units(device),
         total_bytes=_total_bytes(device),
         props={"threads": torch.get_num_threads()},

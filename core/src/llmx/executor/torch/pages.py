@@ -46,16 +46,23 @@ class StatePages:
 
     def read(self, one: RequestRows) -> tuple[int, tuple[torch.Tensor, ...]]:
         """(position of the first token, float32 [tokens, ...] of each tensor) of all that the request's rows may see."""
-        seen = max(one.start - self.spec.window + 1, 0) if self.spec.kind == "sliding" and self.spec.window else 0
-        first = seen // self.block_tokens
-        ids = _given(self.name, one, one.tables[self.group][first : -(-one.end // self.block_tokens)])
+        first = self.first_seen(one) // self.block_tokens
+        ids = self.given(one, slice(first, -(-one.end // self.block_tokens)))
         index = torch.from_numpy(ids.astype(np.int64)).to(self.tensors[0].device)
         begin, count = first * self.block_tokens, one.end - first * self.block_tokens
         return begin, tuple(t[index].flatten(0, 1)[:count].float() for t in self.tensors)
 
+    def first_seen(self, one: RequestRows) -> int:
+        """Position of the first token that the request's rows may see."""
+        return max(one.start - self.spec.window + 1, 0) if self.spec.kind == "sliding" and self.spec.window else 0
+
+    def given(self, one: RequestRows, blocks: slice) -> np.ndarray:
+        """Block ids of a stretch of the request's table. Raises PlatformError for a block that it was never given."""
+        return _given(self.name, one, one.tables[self.group][blocks])
+
     def place(self, one: RequestRows, index: int = 0) -> int:
         """Block id of a recurrent State's place: index 0 the accepted one, 1.. after so many drafts."""
-        return int(_given(self.name, one, one.tables[self.group][index : index + 1])[0])
+        return int(self.given(one, slice(index, index + 1))[0])
 
 
 def _given(name: str, one: RequestRows, ids: np.ndarray) -> np.ndarray:

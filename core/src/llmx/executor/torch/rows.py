@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ __all__ = ["Rows"]
 class Rows:
     """All rows of a step, in order. sizes: T, N and R as numbers (R: of the block of head rows at hand).
 
-    places: kept by pages, so that layers of one group look up block ids once. block_tokens: per KV group. fixed: the layout in memory that
+    places: kept by pages and kernels, so that layers of one group look up block ids once. block_tokens: per KV group. fixed: the layout in memory that
     graphs were recorded with; of such rows `requests` is empty.
     """
 
@@ -27,7 +28,7 @@ class Rows:
     sizes: dict[str, int]
     block_tokens: tuple[int, ...] = ()
     fixed: RowLayout | None = None
-    places: dict[int, Any] = field(default_factory=dict)
+    places: dict[Hashable, Any] = field(default_factory=dict)
     communicator: Any = None  # of a rank among several (llmx.hooks.collectives)
     head: torch.Tensor | None = None  # i64 [R]: token row of each head row of the block at hand
 

@@ -56,9 +56,10 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in what a kernel packed: tensors, mappings, lists, tuples and dataclasses of them."""
+    """The tensors in what a kernel packed: tensors, mappings, lists, tuples and dataclasses of them. Those in a library's own layout have no storage."""
     if isinstance(value, torch.Tensor):
-        yield value
+        if value.layout == torch.strided:
+            yield value
     elif isinstance(value, Mapping):
         yield from (tensor for one in value.values() for tensor in tensors_in(one))
     elif isinstance(value, list | tuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ class WeightStore:
     device: torch.device
     max_model_len: int
     tensors: dict[Hashable, torch.Tensor] = field(default_factory=dict)
+    objects: dict[Hashable, Any] = field(default_factory=dict)
 
     def dense(self, ref: WeightRef) -> torch.Tensor:
         """The values that the stored bytes mean, float32 on the device."""
@@ -33,6 +35,12 @@ class WeightStore:
         if key not in self.tensors:
             self.tensors[key] = torch.from_numpy(np.ascontiguousarray(make())).to(self.device, copy=True)  # memory of torch's own
         return self.tensors[key]
+
+    def shared(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What make() gives, made once per key."""
+        if key not in self.objects:
+            self.objects[key] = make()
+        return self.objects[key]
 
     @property
     def nbytes(self) -> int:
@@ -76,3 +84,7 @@ class Weights(Mapping[str, HostTensor]):
     def constant(self, key: Hashable, make: Callable[[], np.ndarray]) -> torch.Tensor:
         """A table on the device, made once per key and shared."""
         return self.store.constant(key, make)
+
+    def shared(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What kernels of one model share beside tensors: a library's context, a weight in a library's own form. Made once per key."""
+        return self.store.shared(key, make)

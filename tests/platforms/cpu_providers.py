@@ -1,0 +1,26 @@
+"""The platform `torch` on a CPU beside what llmx-platform-cpu computes for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmx.config import EngineConfig
+from llmx.testing.conformance.subject import Subject
+from llmx_cpu import providers
+
+__all__ = ["Asked"]
+
+
+class Asked(Subject):
+    """Every executor of it is made with these kernels in order: KIND=PROVIDER[,PROVIDER]. options: of llmx.resolve, also another platform on that device."""
+
+    def __init__(self, *kernels: str, **options: Any) -> None:
+        super().__init__(options.get("platform", "torch"), emulate="device" in options)
+        if not any(plugin is providers for plugin in self.manager.get_plugins()):
+            self.manager.register(providers)
+        self.options |= {"kernel": list(kernels), **options}
+        self.config, self.caps = self.configured(dtype="float32")
+
+    def configured(self, **options: Any) -> tuple[EngineConfig, Any]:
+        """As of the platform."""
+        return super().configured(**{**self.options, **options})
