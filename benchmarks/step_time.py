@@ -25,7 +25,7 @@ from llmx import LLM, SamplingParams
 
 __all__ = ["measure", "stages"]
 
-_STAGES = ("schedule", "submit", "native", "collect", "update", "step")
+_STAGES = ("schedule", "submit", "native", "wait", "collect", "update", "step")
 
 
 class _Watch:
@@ -34,8 +34,8 @@ class _Watch:
     def __init__(self) -> None:
         self.now: dict[str, int] = defaultdict(int)
 
-    def wrap(self, owner: Any, name: str, stage: str) -> None:
-        """Measure owner.name as `stage`."""
+    def wrap(self, owner: Any, name: str, stage: str | Callable[[str], str]) -> None:
+        """Measure owner.name as `stage`, or as what that gives for the call's first argument."""
         inner: Callable[..., Any] = getattr(owner, name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -43,7 +43,7 @@ class _Watch:
             try:
                 return inner(*args, **kwargs)
             finally:
-                self.now[stage] += thread_time_ns() - began
+                self.now[stage if isinstance(stage, str) else stage(args[0])] += thread_time_ns() - began
 
         setattr(owner, name, timed)
 
@@ -57,8 +57,8 @@ def stages(step: dict[str, float], turn_us: float) -> dict[str, float]:
     """The parts of one step that do not contain each other. step: times of the wrapped calls; turn_us: of the whole turn with its text."""
     submit = step["submit"] - step["native"]
     rest = step["step"] - step["schedule"] - step["submit"] - step["collect"] - step["update"]
-    parts = {"schedule": step["schedule"], "submit": submit, "collect": step["collect"], "update": step["update"], "rest": rest}
-    return {**parts, "python": sum(parts.values()), "text": turn_us - step["step"], "native": step["native"]}
+    parts = {"schedule": step["schedule"], "submit": submit, "collect": step["collect"] - step["wait"], "update": step["update"], "rest": rest}
+    return {**parts, "python": sum(parts.values()), "text": turn_us - step["step"], "native": step["native"] + step["wait"]}
 
 
 def measure(llm: LLM, requests: int, steps: int) -> dict[str, float]:
@@ -72,7 +72,7 @@ def measure(llm: LLM, requests: int, steps: int) -> dict[str, float]:
     targets = [(engine.scheduler, "schedule"), (engine.scheduler, "update"), (engine.executor, "submit"), (engine.executor, "collect"), (engine, "step")]
     for owner, name in targets:
         watch.wrap(owner, name, name)
-    watch.wrap(native, "call", "native")
+    watch.wrap(native, "call", lambda function: "wait" if function == "llmx_engine_wait" else "native")
 
     def turn(*args: Any) -> Any:
         began = thread_time_ns()

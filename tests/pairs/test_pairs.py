@@ -43,7 +43,7 @@ REQUEST: dict[str, dict[str, Any]] = {
     "LoRA": {},  # an adapter of its own, beside which the base runs: see _lora
     "logits processors": {"logits_processors": ({"name": "no_repeat", "args": {"size": 1}},)},  # no token of the answer comes twice
 }
-ENGINE = ("prefix cache", "chunked prefill", "preemption", "streaming", "drafting")
+ENGINE = ("prefix cache", "chunked prefill", "preemption", "streaming", "drafting", "steps ahead")
 FEATURES = (*REQUEST, *ENGINE)
 SamplingKey = frozenset[str]
 PAIRS = list(itertools.combinations(FEATURES, 2))
@@ -56,7 +56,7 @@ OTHER = [1000 + index % 300 for index in range(205)]  # 13 blocks; three steps l
 
 def _llm(**options: Any) -> LLM:
     options = {"num_blocks": 200, "max_num_seqs": 8, "lora_modules": [f"rivers={ADAPTER.name}"], **options}
-    return LLM(platform="cpu", threads=1, max_model_len=256, reasoning_parser="deepseek_r1", **options)
+    return LLM(platform="cpu", max_model_len=256, reasoning_parser="deepseek_r1", **{"threads": 1, **options})
 
 
 def _lora(features: set[str] | SamplingKey) -> dict[str, Any]:
@@ -96,14 +96,17 @@ def engines() -> Iterator[dict[frozenset[str], LLM]]:
 
 
 def _engine_for(engines: dict[frozenset[str], LLM], features: set[str]) -> LLM:
-    key = frozenset(features & {"prefix cache", "chunked prefill", "preemption", "drafting"})
+    key = frozenset(features & {"prefix cache", "chunked prefill", "preemption", "drafting", "steps ahead"})
     if key not in engines:
         options: dict[str, Any] = {"enable_prefix_caching": "prefix cache" in key}
         if "chunked prefill" in key:
             options["max_num_batched_tokens"] = 16
         if "preemption" in key:
             options["num_blocks"] = 18  # 17 blocks: OTHER and the prompt fit, their answers do not
+        if "steps ahead" in key:
+            options["threads"] = 2  # one leads a step while the other does the engine's Python
         engines[key] = _llm(**options)
+        assert engines[key]._engine.executor.limits.max_inflight == (2 if "steps ahead" in key else 1)
     return engines[key]
 
 

@@ -136,4 +136,5 @@ class StepOutput:
     drafts: np.ndarray | None = None  # i32 [S, draft_k]; -1 pads
     kv_done: np.ndarray = field(default_factory=lambda: EMPTY_I32)  # i32 [*] indexes of load/store ops finished since the last collect
     t_us: tuple[int, int, int] = (0, 0, 0)  # forward, sample, draft in microseconds
+    waited_us: int | None = None  # of it, what `collect` waited for a step that ran beside the caller; None: all
     compiles: int = 0  # programs that were compiled for this step, while its requests waited

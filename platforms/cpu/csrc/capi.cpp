@@ -31,6 +31,11 @@ int guarded(F body) {
 
 int checked(const char* wrong) { return wrong && *wrong ? fail(wrong) : 0; }
 
+llmx::Engine* settled(llmx::Engine* engine) {
+  engine->pool().settle();
+  return engine;
+}
+
 }  // namespace
 
 using llmx::Engine;
@@ -86,38 +91,45 @@ LLMX_API int llmx_engine_draft_tape(Engine* engine, const LlmxTape* tape) {
 }
 LLMX_API void llmx_engine_hidden(Engine* engine, int group, int64_t offset, int64_t width) { engine->set_hidden(group, offset, width); }
 LLMX_API int llmx_engine_draft(Engine* engine, const LlmxDraftArgs* rows) {
-  return guarded([&] { return checked(engine->draft(*rows)); });
+  return guarded([&] { return checked(settled(engine)->draft(*rows)); });
 }
 LLMX_API int64_t llmx_kv_layer_bytes(const LlmxState* state) {
   return llmx::kv_layer_bytes({static_cast<llmx::KvType>(state->type), state->kv_heads, state->head_dim, state->v_head_dim, 0, 0});
 }
 LLMX_API int llmx_engine_lora(Engine* engine, int slot, const LlmxLora* parts, int n) {
-  return guarded([&] { return checked(engine->set_lora(slot, parts, n)); });
+  return guarded([&] { return checked(settled(engine)->set_lora(slot, parts, n)); });
 }
 LLMX_API int llmx_engine_kv(Engine* engine, const LlmxGroup* groups, int n_groups, const LlmxState* states, int n_states) {
   return guarded([&] { return checked(engine->allocate(groups, n_groups, states, n_states)); });
 }
+// All functions of an engine but these two wait until no started step runs.
+LLMX_API int llmx_engine_start(Engine* engine, const LlmxStepArgs* args, LlmxStepResult* result) {
+  return guarded([&] { return checked(engine->start(*args, result)); });
+}
+LLMX_API int llmx_engine_wait(Engine* engine) {
+  return guarded([&] { return checked(engine->wait()); });
+}
 LLMX_API int llmx_engine_step(Engine* engine, const LlmxStepArgs* args, LlmxStepResult* result, int finish) {
-  return guarded([&] { return checked(engine->step(*args, result, finish != 0)); });
+  return guarded([&] { return checked(settled(engine)->step(*args, result, finish != 0)); });
 }
 LLMX_API int llmx_engine_finish(Engine* engine, const LlmxStepArgs* args, LlmxStepResult* result, const float* logits) {
-  return guarded([&] { return checked(engine->finish_step(*args, result, logits)); });
+  return guarded([&] { return checked(settled(engine)->finish_step(*args, result, logits)); });
 }
 LLMX_API int llmx_engine_logits(Engine* engine, const LlmxStepArgs* args, int begin, int end, float* out) {
-  return guarded([&] { return checked(engine->head_logits(*args, begin, end, out)); });
+  return guarded([&] { return checked(settled(engine)->head_logits(*args, begin, end, out)); });
 }
 LLMX_API int llmx_engine_token_types(Engine* engine, const int32_t* types, int n) {
-  return guarded([&] { return checked(engine->set_token_types(types, n)); });
+  return guarded([&] { return checked(settled(engine)->set_token_types(types, n)); });
 }
-LLMX_API const float* llmx_engine_value(Engine* engine, int value) { return engine->value_rows(value); }
-LLMX_API uint8_t* llmx_engine_pages(Engine* engine, int group) { return engine->pages(group); }
+LLMX_API const float* llmx_engine_value(Engine* engine, int value) { return settled(engine)->value_rows(value); }
+LLMX_API uint8_t* llmx_engine_pages(Engine* engine, int group) { return settled(engine)->pages(group); }
 LLMX_API int64_t llmx_engine_weight_bytes(Engine* engine) { return static_cast<int64_t>(engine->weight_bytes()); }
 // Nanoseconds spent in the ops of each kind (LlmxOpKind) so far; returns how many kinds there are.
 LLMX_API int llmx_engine_op_ns(Engine* engine, int64_t* out, int room) {
-  for (int i = 0; i < room && i < llmx::kOpKinds; ++i) out[i] = engine->op_ns()[i];
+  for (int i = 0; i < room && i < llmx::kOpKinds; ++i) out[i] = settled(engine)->op_ns()[i];
   return llmx::kOpKinds;
 }
-LLMX_API int64_t llmx_engine_phases(Engine* engine) { return engine->pool().phases(); }
+LLMX_API int64_t llmx_engine_phases(Engine* engine) { return settled(engine)->pool().phases(); }
 // What the executor keeps of a slot, for check_slots: history into out (at most room), returns its length or -1 for a free slot.
 LLMX_API int llmx_engine_slot(Engine* engine, int slot, int32_t* out, int room) {
   if (slot < 0 || slot >= engine->slots().size() || !engine->slots().at(slot).used) return -1;

@@ -85,8 +85,9 @@ void Pool::work(int index) {
 
 void Pool::run(int64_t n, ChunkFn fn, void* context) {
   if (n <= 0) return;
+  const int self = leader_;
   if (threads_ == 1 || n == 1) {
-    for (int64_t i = 0; i < n; ++i) fn(context, i, 0);
+    for (int64_t i = 0; i < n; ++i) fn(context, i, self);
     return;
   }
   ++phases_;
@@ -101,7 +102,7 @@ void Pool::run(int64_t n, ChunkFn fn, void* context) {
   }
   phase_.fetch_add(1);
   if (sleepers_.load() > 0) wake();
-  work(0);
+  work(self);
   for (int spins = 0; done_.load(std::memory_order_acquire) != n; ++spins) {
     if (spins < 4096) {
       pause_cpu();
@@ -111,9 +112,55 @@ void Pool::run(int64_t n, ChunkFn fn, void* context) {
   }
 }
 
-// phase: the last one that was looked at. False: the pool ends.
+uint32_t Pool::post(JobFn fn, void* context) {
+  const uint32_t job = posted_.load(std::memory_order_relaxed);
+  jobs_[job % kJobs] = {fn, context};
+  posted_.store(job + 1);
+  wake();
+  return job + 1;
+}
+
+// Runs the oldest job that has not ended, unless another does or `limit` jobs have ended.
+bool Pool::lead(int index, uint32_t limit) {
+  bool nobody = false;
+  if (!job_waits() || !led_.compare_exchange_strong(nobody, true)) return false;
+  const uint32_t job = ended_.load(std::memory_order_acquire);
+  const bool mine = static_cast<int32_t>(job - limit) < 0;
+  if (mine) {
+    leader_ = index;
+    jobs_[job % kJobs].fn(jobs_[job % kJobs].context);
+    leader_ = 0;
+    ended_.store(job + 1, std::memory_order_release);
+  }
+  led_.store(false, std::memory_order_release);
+  return mine;
+}
+
+void Pool::help(uint32_t job) {
+  auto ended = [this, job] { return static_cast<int32_t>(ended_.load(std::memory_order_acquire) - job) >= 0; };
+  if (ended()) return;
+  FloatMode mode;
+  uint32_t phase = phase_.load() - 1;  // one may be going on
+  for (int spins = 0; !ended(); ++spins) {
+    const uint32_t now = phase_.load(std::memory_order_acquire);
+    if (now != phase) {
+      phase = now;
+      work(0);
+      spins = 0;
+    } else if (lead(0, job)) {
+      spins = 0;
+    } else if (spins < 4096) {
+      pause_cpu();
+    } else {
+      sched_yield();
+    }
+  }
+}
+
+// phase: the last one that was looked at. False: the pool ends, or there was nothing.
 bool Pool::wait_for_work(uint32_t epoch, uint32_t* phase) {
   auto ready = [this, phase] {
+    if (job_waits()) return true;
     const uint32_t now = phase_.load(std::memory_order_acquire);
     if (now == *phase) return false;
     *phase = now;
@@ -143,7 +190,8 @@ void Pool::worker(int index) {
   uint32_t phase = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
     const uint32_t epoch = epoch_.load();
-    if (wait_for_work(epoch, &phase)) work(index);
+    if (!wait_for_work(epoch, &phase)) continue;
+    if (!lead(index, posted_.load(std::memory_order_acquire))) work(index);
   }
 }
 

@@ -2,6 +2,10 @@
 // neighbouring ones and claims them one by one, in order, so that it reads memory in one direction, and what it asks for ahead is its
 // own; when its range is empty it takes from the others'. A phase ends when all chunks are done, not when all threads have arrived, so
 // a worker that was preempted before it claimed anything holds nobody up. Which thread takes a chunk changes no result.
+//
+// A job is a piece of serial work with phases in it, such as a step. `post` leaves it to whoever comes first: a worker that waits, or the
+// calling thread once it comes to `help`. That one leads it, and the other helps; so the calling thread may do something else meanwhile,
+// and no more threads compute than the pool has.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -12,6 +16,7 @@
 namespace llmx {
 
 using ChunkFn = void (*)(void* context, int64_t chunk, int worker);
+using JobFn = void (*)(void* context);
 
 // Flush denormals to zero in SSE/AVX (and NEON) arithmetic for a scope; the caller's mode is restored.
 class FloatMode {
@@ -38,6 +43,11 @@ class Pool {
   // Runs fn for chunks [0, n), n < 2^31. With one thread or one chunk it runs here and nothing is handed over.
   void run(int64_t n, ChunkFn fn, void* context);
   int64_t phases() const { return phases_; }
+
+  static constexpr uint32_t kJobs = 2;  // posted and not ended, at most
+  uint32_t post(JobFn fn, void* context);  // jobs run in order; returns the job's number
+  void help(uint32_t job);                 // returns when the job has ended, and works until then
+  void settle() { help(posted_.load(std::memory_order_relaxed)); }  // before the calling thread runs phases of its own
 
   template <class F>
   void each(int64_t n, F& body) {  // body(chunk, worker)
@@ -68,18 +78,30 @@ class Pool {
     std::atomic<uint64_t> range{0};  // end (32 bits) | next (32): one fetch_add claims a chunk, and tells whether there was one
   };
 
+  struct Job {
+    JobFn fn;
+    void* context;
+  };
+
   void worker(int index);
   bool wait_for_work(uint32_t epoch, uint32_t* phase);
   void work(int index);
+  bool job_waits() const { return posted_.load(std::memory_order_acquire) != ended_.load(std::memory_order_relaxed) && !led_.load(std::memory_order_relaxed); }
+  bool lead(int index, uint32_t limit);
 
   const int threads_;
   int64_t phases_ = 0;
+  int leader_ = 0;  // the worker that runs phases now; of use to that one only
+  Job jobs_[kJobs] = {};
   ChunkFn fn_ = nullptr;
   void* context_ = nullptr;
   std::vector<Claim> claims_;  // of each worker
   alignas(64) std::atomic<uint32_t> phase_{0};
   alignas(64) std::atomic<int64_t> done_{0};
-  alignas(64) std::atomic<uint32_t> epoch_{0};  // futex word
+  alignas(64) std::atomic<uint32_t> posted_{0};  // jobs so far, and
+  std::atomic<uint32_t> ended_{0};               // how many of them have ended
+  std::atomic<bool> led_{false};                 // somebody leads a job
+  alignas(64) std::atomic<uint32_t> epoch_{0};   // futex word
   alignas(64) std::atomic<int32_t> sleepers_{0};
   std::atomic<bool> stop_{false};
   std::atomic<bool> parked_{false};

@@ -101,6 +101,32 @@ const char* Engine::step(const LlmxStepArgs& args, LlmxStepResult* result, bool 
   return finish ? finish_step(args, result, nullptr) : nullptr;
 }
 
+void Engine::run_started(void* context) {
+  auto& one = *static_cast<Started*>(context);
+  try {
+    const char* wrong = one.engine->step(*one.args, one.result, true);
+    one.wrong = wrong ? wrong : "";
+  } catch (const std::exception& error) {
+    one.wrong = error.what();
+  }
+}
+
+const char* Engine::start(const LlmxStepArgs& args, LlmxStepResult* result) {
+  if (n_started_ - n_waited_ == Pool::kJobs) return "as many steps as can be were started and not waited for";
+  Started& one = started_[n_started_ % Pool::kJobs];
+  one = {this, &args, result, "", 0};
+  one.job = pool_.post(run_started, &one);
+  ++n_started_;
+  return nullptr;
+}
+
+const char* Engine::wait() {
+  if (n_started_ == n_waited_) return "no step was started that is not waited for";
+  const Started& one = started_[n_waited_++ % Pool::kJobs];
+  pool_.help(one.job);
+  return one.wrong.empty() ? nullptr : one.wrong.c_str();
+}
+
 const char* Engine::head_logits(const LlmxStepArgs& args, int begin, int end, float* out) {
   FloatMode mode;
   for (int b = begin; b < end; b += kHeadRows) {

@@ -160,6 +160,9 @@ struct StoredTape {  // a tape that is not running
 class Engine {
  public:
   Engine(Isa isa, int threads);
+  ~Engine() { pool_.settle(); }
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   int add_weight(WeightType from, WeightType to, bool int8, int64_t rows, int64_t cols, const uint8_t* data, int64_t row_bytes);
   int add_vector(const float* data, int64_t n);
@@ -171,6 +174,10 @@ class Engine {
   // Null, or what is wrong (a bug of the caller or a dead device). finish: sample too; otherwise `finish_step` follows.
   const char* step(const LlmxStepArgs& args, LlmxStepResult* result, bool finish);
   const char* finish_step(const LlmxStepArgs& args, LlmxStepResult* result, const float* logits);
+  // A step that the pool runs while the caller does something else, and what came of the oldest one: null, or what is wrong. args and
+  // result must live until then. Behind it others may be started, kJobs in all; any other call waits until they are done.
+  const char* start(const LlmxStepArgs& args, LlmxStepResult* result);
+  const char* wait();
   const char* draft(const LlmxDraftArgs& rows);
   const char* head_logits(const LlmxStepArgs& args, int begin, int end, float* out);
   const char* set_lora(int slot, const LlmxLora* parts, int n);  // n 0: the slot becomes empty
@@ -181,7 +188,7 @@ class Engine {
   Pool& pool() { return pool_; }
   Isa isa() const { return isa_; }
   size_t weight_bytes() const { return weights_memory_.total(); }
-  SlotTable& slots() { return slots_; }
+  SlotTable& slots() { return pool_.settle(), slots_; }
   uint8_t* pages(int group) const { return pages_[group]->data(); }
   const PackedWeight& weight(int id) const { return weights_[id]; }
   const int64_t* op_ns() const { return op_ns_; }  // time spent so far in the ops of each kind
@@ -196,6 +203,14 @@ class Engine {
 
  private:
   struct Sampling;
+  struct Started {
+    Engine* engine;
+    const LlmxStepArgs* args;
+    LlmxStepResult* result;
+    std::string wrong;  // of this step: error_ may be that of a later one
+    uint32_t job;
+  };
+  static void run_started(void* context);
   float* arena() const { return reinterpret_cast<float*>(arena_->data()); }
   float* value(int id) const { return id < 0 ? nullptr : arena() + values_[id].offset; }
   const float* vector(int id) const { return id < 0 ? nullptr : vectors_[id]; }
@@ -267,6 +282,8 @@ class Engine {
   int64_t hidden_offset_ = 0, hidden_width_ = 0;
   std::vector<float> draft_hidden_;  // rows that the last run kept, one per head row
   int64_t draft_width_ = 0;
+  Started started_[Pool::kJobs];
+  uint32_t n_started_ = 0, n_waited_ = 0;
   SlotTable slots_;
   std::vector<int32_t> ids_, positions_, token_types_, request_of_slot_, token_request_;
   int fine_positions_ = INT32_MAX;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from time import perf_counter_ns
 
+from llmx.batch import StepOutput
 from llmx.engine.outputs import STEP_TOKEN_BOUNDS, EngineStats
 from llmx.kv.manager import KVManager
 from llmx.lora.off import NoAdapters
@@ -39,19 +40,19 @@ class Accounting:
         reason = request.finish_reason or ""
         self.stats.requests_finished[reason] = self.stats.requests_finished.get(reason, 0) + 1
 
-    def stepped(self, scheduled: Scheduled, t_us: tuple[int, int, int], total_ns: int, compiles: int = 0) -> None:
-        """A step is done. t_us: forward, sample, draft; total_ns: with everything around them. compiles: programs compiled for it."""
-        stats, window = self.stats, self._window
+    def stepped(self, scheduled: Scheduled, out: StepOutput, total_ns: int) -> None:
+        """A step is done. total_ns: of the turn that collected it, with everything around the executor."""
+        stats, window, t_us = self.stats, self._window, out.t_us
         tokens = scheduled.step.num_tokens
         stats.steps += 1
         stats.step_tokens += tokens
         stats.step_token_buckets[bisect_left(STEP_TOKEN_BOUNDS, tokens)] += 1
         stats.forward_us += t_us[0]
         stats.sample_us += t_us[1]
-        stats.jit_compiles += compiles
+        stats.jit_compiles += out.compiles
         if self._scheduler.drafting is not None:
             self._scheduler.drafting.observe(scheduled.step, t_us, prefill=scheduled.num_prefill > 0)
-        stats.python_us += max(total_ns // 1000 - sum(t_us), 0)
+        stats.python_us += max(total_ns // 1000 - (sum(t_us) if out.waited_us is None else out.waited_us), 0)
         now = perf_counter_ns()
         window[1] += sum(t_us) * 1000
         if now - window[0] > _BUSY_WINDOW_NS:

@@ -160,7 +160,7 @@ class Engine:
     def step(self) -> list[SeqOutput]:
         """One turn; the news of each request that got some."""
         began = perf_counter_ns()
-        while len(self._in_flight) < self.executor.limits.max_inflight:
+        while not self._in_flight or (self._in_flight[-1][0].more and len(self._in_flight) < self.executor.limits.max_inflight):
             if self.controls.paused or (scheduled := self.scheduler.schedule()) is None:
                 break
             if scheduled.step.late and not self._in_flight:
@@ -173,7 +173,7 @@ class Engine:
             self.executor.release(ticket, self.masks.late(scheduled))
         out = self.executor.collect(ticket)
         outputs = [self._news(emission) for emission in self.scheduler.update(scheduled, out)]
-        self.accounting.stepped(scheduled, out.t_us, perf_counter_ns() - began, out.compiles)
+        self.accounting.stepped(scheduled, out, perf_counter_ns() - began)
         return outputs
 
     def _news(self, emission: Emission) -> SeqOutput:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pluggy
 
+from llmx.batch import StepOutput
 from llmx.config import EngineConfig
 from llmx.hooks.records import StepObserver, StepRecord
 from llmx.sched.scheduled import Scheduled
@@ -37,9 +38,9 @@ class StepWatch:
         self._kv, self._scheduler, self._accounting = engine.kv, engine.scheduler, engine.accounting
         self._count = engine.accounting.stepped
 
-    def __call__(self, scheduled: Scheduled, t_us: tuple[int, int, int], total_ns: int, compiles: int = 0) -> None:
+    def __call__(self, scheduled: Scheduled, out: StepOutput, total_ns: int) -> None:
         """A step is done; arguments as those of Accounting.stepped."""
-        self._count(scheduled, t_us, total_ns, compiles)
+        self._count(scheduled, out, total_ns)
         record = StepRecord(
             number=self._accounting.stats.steps,
             ended_ns=time_ns(),
@@ -47,9 +48,9 @@ class StepWatch:
             prefill_tokens=scheduled.num_prefill,
             decode_tokens=scheduled.num_decoding,
             total_us=total_ns // 1000,
-            forward_us=t_us[0],
-            sample_us=t_us[1],
-            draft_us=t_us[2],
+            forward_us=out.t_us[0],
+            sample_us=out.t_us[1],
+            draft_us=out.t_us[2],
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
             kv_blocks_used=self._kv.blocks_held,

@@ -49,6 +49,7 @@ class Ticket:
     seq: int
     owners: tuple[int, ...] = ()  # slots of the Step's rows, in its order
     payload: Any = None  # the executor's own
+    more: bool = True  # another step may be submitted behind it; False: it pays to collect this one first, whatever max_inflight says
 
 
 @dataclass(slots=True)

@@ -1,9 +1,15 @@
-"""NativeExecutor: the Executor protocol over the native engine. A step is one call into C++ on the calling thread; a late one two."""
+"""NativeExecutor: the Executor protocol over the native engine.
+
+A step is one call into C++ on the calling thread; a late one two. A short step is started instead: a thread of the pool leads it while the
+engine still does its Python for the step before, and the calling thread joins in when it collects (docs/adr/0024-short-steps-ahead.md).
+"""
 
 from __future__ import annotations
 
 import ctypes as C
+from collections import deque
 from collections.abc import Mapping, Sequence
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -45,6 +51,7 @@ from llmx_cpu.step_call import StepCall
 __all__ = ["NativeExecutor"]
 
 _PAGE_TYPES = {"f32": 0, "bf16": 1, "i8": 2}  # csrc/attention.h
+_SHORT_ROWS = 8  # token rows of a step so short that a new request may wait for one more
 
 
 class NativeExecutor:
@@ -60,7 +67,7 @@ class NativeExecutor:
         self._engine: int | None = None
         self._prefault = bool(caps.props["prefault"])
         self._tape: BuiltTape | None = None
-        self._flying: StepCall | None = None
+        self._flying = deque[StepCall]()
         self._communicator: MemoryCommunicator | None = None
         self._drafts: NativeDraft | None = None
         self._groups = _groups(bundle)
@@ -70,11 +77,16 @@ class NativeExecutor:
         self.limits = Limits(
             max_tokens=config.scheduler.max_num_batched_tokens or STEP_TOKENS,
             max_requests=config.scheduler.max_num_seqs,
-            max_inflight=1,
+            max_inflight=2 if self._runs_ahead(config) else 1,
             abis=frozenset({ABI}),
             features=frozenset({"late_mask", "host_logits", "device_drafts", "lora", "lora.embeddings", "lora.fusions", "collectives", *busy}),
         )
-        self._call = StepCall(self.limits.max_requests)
+        self._calls = [StepCall(self.limits.max_requests) for _ in range(self.limits.max_inflight)]
+
+    def _runs_ahead(self, config: EngineConfig) -> bool:
+        """Whether a step may be started before the one before is known: a thread must be there to lead it, and no draft or neighbour to wait for."""
+        alone = config.platform.tensor_parallel_size == 1 and not config.draft.settings and config.draft.method is None
+        return self._threads > 1 and alone and not (self._shape or self._pooled or self._typed)
 
     def connect(self, communicator: Communicator) -> None:
         """Be one of several ranks. Before `load`. Raises PlatformError for a communicator that is not this platform's."""
@@ -170,16 +182,29 @@ class NativeExecutor:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def submit(self, step: Step) -> Ticket:
-        """Run the step; of a late one everything up to the head rows."""
-        if self._flying is not None:
-            raise PlatformError(f"step {step.seq} was submitted before step {self._flying.step.seq} was collected: the native executor takes one at a time")
+        """Run the step; of a late one everything up to the head rows. A short one, or one behind others, is started at most."""
+        if len(self._flying) == len(self._calls):
+            why = f"the native executor takes {len(self._calls)} at a time"
+            raise PlatformError(f"step {step.seq} was submitted before step {self._flying[0].step.seq} was collected: {why}")
         if step.encode or (step.draft_k and self._drafts is None) or any(want is not None and want.hidden for want in step.want):
             raise PlatformError(f"step {step.seq} asks for encoders, hidden states, or drafts without a draft Program: the native executor has none of them")
         if self._drafts is not None:
             self._drafts.change(step)
-        one = self._call
+        one = self._calls[0]
         one.begin(step)
-        engine = self._need_engine()
+        short = len(step.tokens) <= _SHORT_ROWS and len(self._calls) > 1 and not step.late
+        one.started = short or (bool(self._flying) and not step.late)
+        if one.started:
+            call("llmx_engine_start", self._need_engine(), C.addressof(one.args), C.addressof(one.result))
+        else:
+            self._run(one)
+        self._calls.reverse()
+        self._flying.append(one)
+        return Ticket(step.seq, tuple(step.slot.tolist()), one, more=short)
+
+    def _run(self, one: StepCall) -> None:
+        """The step, on this thread, behind those that were started."""
+        step, engine = one.step, self._need_engine()
         if self._typed:
             types = step.token_types if step.token_types.size else np.zeros(step.num_tokens, np.int32)
             call("llmx_engine_token_types", engine, types.ctypes.data, len(types))
@@ -187,8 +212,6 @@ class NativeExecutor:
         if self._pooled:
             one.pooled = np.empty((len(step.head), self._pooled), np.float32)
             call("llmx_engine_logits", engine, C.addressof(one.args), 0, len(step.head), one.pooled.ctypes.data)
-        self._flying = one
-        return Ticket(step.seq, tuple(step.slot.tolist()), one)
 
     def release(self, ticket: Ticket, late: Late) -> None:
         """Sample a late step under its masks; host_logits gets and gives the rows of all head rows."""
@@ -210,11 +233,17 @@ class NativeExecutor:
         return np.ascontiguousarray(rows)
 
     def collect(self, ticket: Ticket) -> StepOutput:
-        """The result of the outstanding step."""
-        one, self._flying = self._flying, None
-        if one is None or one.step.seq != ticket.seq:
-            raise PlatformError(f"step {ticket.seq} is not the one in flight")
-        out = one.output()
+        """The result of the oldest outstanding step; this thread helps to run it."""
+        if not self._flying or self._flying[0].step.seq != ticket.seq:
+            raise PlatformError(f"step {ticket.seq} is not the oldest in flight")
+        one = self._flying.popleft()
+        if one.started:
+            began = perf_counter_ns()
+            call("llmx_engine_wait", self._need_engine())
+            out = one.output()
+            out.waited_us = (perf_counter_ns() - began) // 1000
+        else:
+            out = one.output()
         if self._pooled:
             out.hidden["pooled"] = one.pooled
         if self._drafts is not None:
@@ -281,9 +310,10 @@ class NativeExecutor:
 
     def close(self) -> None:
         """Free everything native. Idempotent."""
-        engine, self._engine, self._flying = self._engine, None, None
+        engine, self._engine = self._engine, None
         if engine is not None:
-            library().llmx_engine_free(engine)
+            library().llmx_engine_free(engine)  # waits for steps that were started, which write into self._calls
+            self._flying.clear()
 
     def _need_engine(self) -> int:
         if self._engine is None:

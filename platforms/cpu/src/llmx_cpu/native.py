@@ -130,6 +130,8 @@ _SIGNATURES: dict[str, tuple[Any, str]] = {
     "llmx_engine_hidden": (None, "pill"),
     "llmx_kv_layer_bytes": (C.c_int64, "p"),
     "llmx_engine_kv": (C.c_int, "ppipi"),
+    "llmx_engine_start": (C.c_int, "ppp"),
+    "llmx_engine_wait": (C.c_int, "p"),
     "llmx_engine_step": (C.c_int, "pppi"),
     "llmx_engine_finish": (C.c_int, "pppp"),
     "llmx_engine_logits": (C.c_int, "ppiip"),

@@ -24,7 +24,7 @@ class StepCall:
 
     __slots__ = (
         *("_at_results", "_drawn", "_keep", "_places", "_plain", "_sampled", "_shape", "_status"),
-        *("args", "lp", "lp_ids", "pooled", "rank", "result", "score", "step"),
+        *("args", "lp", "lp_ids", "pooled", "rank", "result", "score", "started", "step"),
     )
 
     def __init__(self, max_requests: int) -> None:
@@ -34,6 +34,7 @@ class StepCall:
         self.pooled = np.empty((0, 0), np.float32)  # the head rows of a Program without logits, written by the executor
         self._plain = False  # the structs hold only what every step sets
         self._sampled = b""  # the samples as bytes
+        self.started = False  # its result has to be waited for
         self.step = Step(0)
         self.begin(self.step)
 
