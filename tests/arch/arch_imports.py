@@ -40,7 +40,7 @@ FRONT_END = (
     "llmx.sampling_params", "llmx.structured_params", "llmx.pooling_params",
 )  # fmt: skip
 # they know neither the front ends nor each other
-PLUGINS = ("llmx_cpu", "llmx_cuda", "llmx_rocm", "llmx_tpu", "llmx_xpu", "llmx_llguidance", "llmx_xgrammar", "llmx_otel", "llmx_triton")
+PLUGINS = ("llmx_cpu", "llmx_cuda", "llmx_rocm", "llmx_tpu", "llmx_xpu", "llmx_llguidance", "llmx_xgrammar", "llmx_otel", "llmx_triton", "llmx_ipex")
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     "llmx_cpu": PUBLIC,
     "llmx_cuda": PUBLIC,
@@ -51,12 +51,13 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     "llmx_xgrammar": PUBLIC,
     "llmx_otel": PUBLIC,
     "llmx_triton": PUBLIC,
+    "llmx_ipex": PUBLIC,
     "llmx_cli": PUBLIC + FRONT_END,
     "llmx_server": PUBLIC + FRONT_END,
 }
 
 # Where torch and its like may be imported: the reference executor, the platform that runs on jax, kernels for the torch executor.
-TORCH_HOMES = ("llmx.executor.torch", "llmx_tpu", "llmx_triton", "llmx_cpu.for_torch")
+TORCH_HOMES = ("llmx.executor.torch", "llmx_tpu", "llmx_triton", "llmx_cpu.for_torch", "llmx_ipex.kernels")
 TORCH_NAMES = ("torch", "transformers", "triton", "jax")
 
 

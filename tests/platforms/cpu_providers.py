@@ -12,12 +12,15 @@ __all__ = ["Asked"]
 
 
 class Asked(Subject):
-    """Every executor of it is made with these kernels in order: KIND=PROVIDER[,PROVIDER]. options: of llmx.resolve, also another platform on that device."""
+    """Every executor of it is made with these kernels in order: KIND=PROVIDER[,PROVIDER]. options: of llmx.resolve, also another platform on that device.
 
-    def __init__(self, *kernels: str, **options: Any) -> None:
+    hooks: the module with the providers, which need not be installed.
+    """
+
+    def __init__(self, *kernels: str, hooks: Any = providers, **options: Any) -> None:
         super().__init__(options.get("platform", "torch"), emulate="device" in options)
-        if not any(plugin is providers for plugin in self.manager.get_plugins()):
-            self.manager.register(providers)
+        if not any(plugin is hooks for plugin in self.manager.get_plugins()):
+            self.manager.register(hooks)
         self.options |= {"kernel": list(kernels), **options}
         self.config, self.caps = self.configured(dtype="float32")
 

@@ -1,7 +1,7 @@
 """Stand-ins for optional libraries of kernels: the functions that llmx calls, with the parameters that the published ones have, computed with torch.
 
 flashinfer-python 0.7.4: flashinfer/norm/__init__.py, activation.py, prefill.py. AITER: ROCm/aiter, aiter/ops/rmsnorm.py (0bc300f), activation.py (0f19c65).
-vllm-xpu-kernels: tests/register_ops.py (00b1e07), operators of torch.
+vllm-xpu-kernels: tests/register_ops.py (00b1e07), operators of torch. intel-extension-for-pytorch 2.8.0: llm/functional/fusions.py.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-__all__ = ["CALLS", "WRAPPER", "install", "rmsnorm", "silu_and_mul"]
+__all__ = ["CALLS", "FUSIONS", "WRAPPER", "install", "rmsnorm", "silu_and_mul"]
 
 CALLS: list[str] = []
 Tensor = torch.Tensor
 
 
-def _seen(name: str, *tensors: Tensor) -> None:
-    assert all(t.dtype == torch.bfloat16 and t.is_contiguous() for t in tensors), name
+def _seen(name: str, *tensors: Tensor, dtype: torch.dtype = torch.bfloat16) -> None:
+    assert all(t.dtype == dtype and t.is_contiguous() for t in tensors), name
     CALLS.append(name)
 
 
@@ -71,6 +71,25 @@ class WRAPPER:
         return torch.cat(outs).to(q.dtype)
 
 
+class FUSIONS:
+    """intel_extension_for_pytorch.llm.functional."""
+
+    @staticmethod
+    def rms_norm(hidden_states: Tensor, weight: Tensor, eps: float) -> Tensor:
+        _seen("norm", hidden_states, weight, dtype=torch.float32)
+        return F.rms_norm(hidden_states, weight.shape, weight, eps)
+
+    @staticmethod
+    def silu_mul(x: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
+        _seen("act_mul", x, y, dtype=torch.float32)
+        return F.silu(x) * y
+
+    @staticmethod
+    def gelu_mul(x: Tensor, y: Tensor, out: Tensor | None = None, approximate: str = "none") -> Tensor:
+        _seen("act_mul", x, y, dtype=torch.float32)
+        return F.gelu(x, approximate=approximate) * y
+
+
 def _filled_norm(out: Tensor, input: Tensor, weight: Tensor, epsilon: float) -> None:
     out.copy_(rmsnorm(input, weight, epsilon))
 
@@ -91,6 +110,8 @@ def install(patch: pytest.MonkeyPatch, name: str) -> None:
     CALLS.clear()
     if name == "flashinfer":
         module(name, rmsnorm=rmsnorm, silu_and_mul=silu_and_mul, BatchPrefillWithPagedKVCacheWrapper=WRAPPER)
+    elif name == "intel_extension_for_pytorch":
+        module(name, llm=type("llm", (), {"functional": FUSIONS}))
     elif name == "aiter":
         module(name, rms_norm=lambda input, weight, epsilon, use_model_sensitive_rmsnorm=0: rmsnorm(input, weight, epsilon), silu_and_mul=_filled_act)
     else:

@@ -5,41 +5,58 @@ The kernels themselves are adapters (llmx.executor.torch.library) that the platf
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.util import find_spec
 
 from llmx.hooks.types import ImplDef
 from llmx.platform.plan import OpSpec
 from llmx.program.attrs import ActAttrs, AttentionAttrs, NormAttrs
+from llmx.record import record
 
 __all__ = ["library_impls"]
 
 _HEADS = (64, 128, 256)
 
 
-def library_impls(library: str, provider: str, package: str, *, activations: Iterable[str] = (), attention: bool = False) -> tuple[ImplDef, ...]:
-    """ImplDefs of norm, act_mul and, where it is asked for, attention. library: its import name. package: the platform's module with the objects
-    NORM, ACT_MUL and ATTENTION; it is imported when one is chosen."""
-    found = [("norm", "NORM", partial(_norm, library)), ("act_mul", "ACT_MUL", partial(_act_mul, library, tuple(activations)))]
+def library_impls(
+    library: str, provider: str, package: str, *, activations: Iterable[str] = (), attention: bool = False, exact: bool = False,
+    usable: Callable[[], str | None] | None = None, requires: str = "kernels.tiles", priority: int = 40,
+) -> tuple[ImplDef, ...]:  # fmt: skip
+    """ImplDefs of norm, act_mul and, where it is asked for, attention. library: its import name. package: the module with the objects
+    NORM, ACT_MUL and ATTENTION; it is imported when one is chosen. exact: it computes in float32. usable: why the installed one cannot be
+    imported, asked once it is there. requires: the capability of a device that it computes on."""
+    of = _Library(library, exact, usable)
+    found = [("norm", "NORM", partial(_norm, of)), ("act_mul", "ACT_MUL", partial(_act_mul, of, tuple(activations)))]
     if attention:
-        found.append(("attention", "ATTENTION", partial(_attention, library)))
+        found.append(("attention", "ATTENTION", partial(_attention, of)))
     return tuple(
-        ImplDef((kind,), provider, "torch/1", f"{package}:{target}", 40, frozenset({"kernels.tiles"}), frozenset({"deterministic"}), supports)
+        ImplDef((kind,), provider, "torch/1", f"{package}:{target}", priority, frozenset({requires}), frozenset({"deterministic"}), supports)
         for kind, target, supports in found
     )
 
 
-def _refused(library: str, spec: OpSpec, *reasons: tuple[bool, str]) -> str | None:
-    if find_spec(library) is None:
-        return f"the package {library} is not installed"
-    if spec.dtype == "f32":
+@record
+class _Library:
+    """What every op of a library is asked."""
+
+    name: str
+    exact: bool
+    usable: Callable[[], str | None] | None
+
+
+def _refused(library: _Library, spec: OpSpec, *reasons: tuple[bool, str]) -> str | None:
+    if find_spec(library.name) is None:
+        return f"the package {library.name} is not installed"
+    if library.usable is not None and (why := library.usable()):
+        return why
+    if spec.dtype == "f32" and not library.exact:
         return "values are float32 (--dtype float32); it computes in bfloat16"
     found = [reason for applies, reason in reasons if applies]
     return f"not implemented: {', '.join(found)}" if found else None
 
 
-def _norm(library: str, spec: OpSpec) -> str | None:
+def _norm(library: _Library, spec: OpSpec) -> str | None:
     """rms with a weight over the whole row."""
     a: NormAttrs = spec.attrs
     return _refused(
@@ -48,12 +65,12 @@ def _norm(library: str, spec: OpSpec) -> str | None:
     )  # fmt: skip
 
 
-def _act_mul(library: str, activations: tuple[str, ...], spec: OpSpec) -> str | None:
+def _act_mul(library: _Library, activations: tuple[str, ...], spec: OpSpec) -> str | None:
     a: ActAttrs = spec.attrs
     return _refused(library, spec, (a.kind not in activations, a.kind), (bool(a.sparsity), "sparsity"))
 
 
-def _attention(library: str, spec: OpSpec) -> str | None:
+def _attention(library: _Library, spec: OpSpec) -> str | None:
     """Causal attention over pages of bfloat16."""
     attrs: AttentionAttrs = spec.attrs
     s = attrs.spec

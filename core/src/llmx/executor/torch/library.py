@@ -1,4 +1,4 @@
-"""Adapters between ops and functions of an optional library that computes in bfloat16. What such a function takes: llmx.platform.libraries."""
+"""Adapters between ops and functions of an optional library, in bfloat16 or a type that is named. What such a function takes: llmx.platform.libraries."""
 
 from __future__ import annotations
 
@@ -40,19 +40,20 @@ def into(fill: Callable[[Tensor, Tensor], Any], x: Tensor) -> Tensor:
     return out
 
 
-def _half(x: Tensor) -> Tensor:
-    return x.to(torch.bfloat16).contiguous()
+def _half(x: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return x.to(dtype).contiguous()
 
 
 @record
 class LibraryNorm:
-    """The op norm. function: (x bf16 [T, H], weight bf16 [H], eps) -> bf16 [T, H]."""
+    """The op norm. function: (x [T, H], weight [H], eps) -> [T, H], all of `dtype`."""
 
     function: Callable[[Tensor, Tensor, float], Tensor]
+    dtype: torch.dtype = torch.bfloat16
 
     def pack(self, weights: Weights, spec: Spec, uses: tuple[str, ...]) -> Tensor:
-        """The scale, rounded to bfloat16."""
-        return _half(weights.dense("w.0"))
+        """The scale, in `dtype`."""
+        return _half(weights.dense("w.0"), self.dtype)
 
     def workspace(self, spec: Spec, limits: Limits) -> int:
         """None."""
@@ -62,14 +63,15 @@ class LibraryNorm:
         """The call with its scale."""
         assert not isinstance(spec, tuple)
         eps = spec.attrs.eps
-        return lambda rows, x: self.function(_half(x).flatten(0, -2), packed, eps).float().view(x.shape)
+        return lambda rows, x: self.function(_half(x, self.dtype).flatten(0, -2), packed, eps).float().view(x.shape)
 
 
 @record
 class LibraryActMul:
-    """The op act_mul. functions: by activation, x bf16 [T, 2 F] -> bf16 [T, F]."""
+    """The op act_mul. functions: by activation, x [T, 2 F] -> [T, F], both of `dtype`."""
 
     functions: Callable[[str], Callable[[Tensor], Tensor]]
+    dtype: torch.dtype = torch.bfloat16
 
     def pack(self, weights: Weights, spec: Spec, uses: tuple[str, ...]) -> None:
         """Nothing."""
@@ -82,7 +84,7 @@ class LibraryActMul:
         """The call with its function."""
         assert not isinstance(spec, tuple)
         function = self.functions(spec.attrs.kind)
-        return lambda rows, x: function(_half(x)).float()
+        return lambda rows, x: function(_half(x, self.dtype)).float()
 
 
 @record
