@@ -4,6 +4,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -23,6 +24,12 @@ constexpr int kYields = 32;                // then sleep
 
 inline uint32_t next_of(uint64_t range) { return static_cast<uint32_t>(range); }
 inline uint32_t end_of(uint64_t range) { return static_cast<uint32_t>(range >> 32); }
+
+// The one waited for stands in another processor's queue. A yield would leave it there; a processor that falls idle takes it over.
+void stand_aside() {
+  const timespec some{0, 50000};
+  nanosleep(&some, nullptr);
+}
 
 int64_t now_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -107,7 +114,7 @@ void Pool::run(int64_t n, ChunkFn fn, void* context) {
     if (spins < 4096) {
       pause_cpu();
     } else {
-      sched_yield();  // a worker with a chunk was preempted
+      stand_aside();  // a worker with a chunk was preempted
     }
   }
 }
@@ -152,7 +159,7 @@ void Pool::help(uint32_t job) {
     } else if (spins < 4096) {
       pause_cpu();
     } else {
-      sched_yield();
+      sched_yield();  // who leads was preempted, or does something alone; to sleep here would cost the next phase more
     }
   }
 }
