@@ -123,6 +123,22 @@ def test_graphs_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = Subject("xpu", emulate=True)
     assert not subject.caps.has("graph.capture")
     assert "graphs" not in subject.executor(tiny_llama()).control(Control("stats")).value
+
+
+@pytest.mark.parametrize("variables", [{}, {"LLMX_CUDA_COMPILE": "1"}], ids=["graphs", "compiled"])
+def test_eager_captures_and_compiles_nothing(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Core asks for neither; the memory hook is asked all the same."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("llmx.executor.torch.graphs.RecordedGraphs.capture", lambda *_: pytest.fail("captured"))
+    monkeypatch.setattr("llmx.executor.torch.compiling.TorchCompiler.compile", lambda *_: pytest.fail("compiled"))
+    subject = Subject("cuda", emulate=True)
+    config, _ = subject.configured(enforce_eager=True)
+    executor = subject.executor(tiny_llama(), config=config)
+    assert "graphs" not in executor.control(Control("stats")).value and executor.control(Control("sleep", {"level": 1})).ok
+    subject.close()
+    with pytest.raises(pytest.fail.Exception, match="captured|compiled"):
+        subject.executor(tiny_llama(), config=subject.configured()[0])
     subject.close()
 
 

@@ -75,6 +75,7 @@ class PlatformConfig:
     threads: int | None = None  # of all ranks together
     tensor_parallel_size: int = 1  # ranks that share every layer of the model, each a process
     rank: int = 0  # which of them this process is; what starts it says so
+    enforce_eager: bool = False  # no graphs, no compilation: every op is called in every step
     kernels: tuple[tuple[str, tuple[str, ...]], ...] = ()
     disabled: tuple[str, ...] = ()  # providers that may not be used
     allow_plugins: tuple[str, ...] = ()  # empty: all

@@ -70,7 +70,6 @@ _COMPILE = (
     "graphs and compilation are the platform's settings, LLMX_<PLATFORM>_GRAPHS and _COMPILE where it has them: "
     "leave it out; `llmx explain MODEL` shows the kernels, --kernel chooses one"
 )
-_EAGER = "graphs are the platform's setting, LLMX_<PLATFORM>_GRAPHS=off where it has them: true and false change nothing, or leave it out"
 _TLS = "client certificates are required where --ssl-ca-certs is given, ciphers are OpenSSL's, files are read at the start: a reverse proxy has more settings"
 _CORS = "pages of --allowed-origins may use every method and header, and no cookies"
 _POOLING = "pooling models take text and give rows: leave it out"
@@ -85,7 +84,6 @@ FOREIGN: tuple[ForeignOption, ...] = (
     ForeignOption("tokenizer_mode", "text", ("auto", "hf"), "tokenizers are read from tokenizer.json or the GGUF file: see --tokenizer"),
     ForeignOption("skip_tokenizer_init", "bool", ("false",), "text needs the tokenizer: leave it out; prompts may be token ids all the same"),
     ForeignOption("trust_remote_code", "bool", ("false",), _CODE),
-    ForeignOption("enforce_eager", "bool", ("true", "false"), _EAGER),
     ForeignOption("model_impl", "text", ("auto",), "every model runs as a Program of typed operations: leave it out"),
     ForeignOption("config_format", "text", ("auto", "hf"), "config.json or a GGUF file is read: leave it out"),
     ForeignOption("enable_prompt_embeds", "bool", ("false",), "prompts are text or token ids: leave it out"),

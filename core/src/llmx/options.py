@@ -141,6 +141,7 @@ OPTIONS: tuple[Option, ...] = (
         "ranks that share every layer, each a process with its part of the threads (docs/distributed.md)",
         short="-tp",
     ),
+    Option("enforce_eager", "platform.enforce_eager", "bool", "no graph capture and no compilation of steps, on platforms that have them"),
     Option("kernel", "platform.kernels", "list", "KIND=PROVIDER[,PROVIDER]: providers of an op kind in the order wanted; one alone is forced"),
     Option("disable_kernel", "platform.disabled", "list", "provider that may not be used"),
     Option("allow_plugin", "platform.allow_plugins", "list", "GROUP:NAME that may be loaded; by default all"),

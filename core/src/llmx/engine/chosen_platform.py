@@ -57,8 +57,8 @@ class ChosenPlatform:
         if executor is not None:
             return executor, []
         device = self._required(hook.llmx_device_runtime(config=config, caps=caps), "llmx_executor (or llmx_device_runtime)")
-        optional = (hook.llmx_graph_backend, hook.llmx_compiler, hook.llmx_allocator)
-        parts = DeviceParts(*(one(config=config, caps=caps) for one in optional))
+        recorders = () if config.platform.enforce_eager else (("graphs", hook.llmx_graph_backend), ("compiler", hook.llmx_compiler))
+        parts = DeviceParts(**{name: one(config=config, caps=caps) for name, one in (*recorders, ("allocator", hook.llmx_allocator))})
         return torch_executor(config, caps, bundle, device, parts), reference_kernels()
 
     def process_group(self, config: EngineConfig, caps: DeviceCaps, size: int) -> ProcessGroup:

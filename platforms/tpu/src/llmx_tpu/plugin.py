@@ -76,11 +76,13 @@ def llmx_config_defaults(config: EngineConfig, caps: DeviceCaps) -> list[ConfigP
 
 @hookimpl
 def llmx_config_check(config: EngineConfig, caps: DeviceCaps) -> list[ConfigIssue]:
-    """That no TPU has run it yet; page types that it lacks."""
+    """That no TPU has run it yet; what it lacks."""
     issues = [ConfigIssue("warn", "platform.name", _NOT_VERIFIED)]
     if config.platform.threads is not None and config.platform.threads != caps.props["threads"]:
         why = f"--threads changes nothing here: XLA takes the {caps.props['threads']} CPUs that the process may use"
         issues.append(ConfigIssue("warn", "platform.threads", why))
+    if config.platform.enforce_eager:
+        issues.append(ConfigIssue("warn", "platform.enforce_eager", "--enforce-eager changes nothing here: steps are always compiled"))
     if config.page_type == "i8":
         issues.append(ConfigIssue("error", "cache.kv_dtype", "the TPU platform has pages of float32 and bfloat16: give one of these"))
     return issues
