@@ -70,6 +70,8 @@ def test_level_is_a_capability_and_names_the_kernels(isa: str) -> None:
         ("LLMX_CPU_ISA", "sse9", "give auto, portable"),
         ("LLMX_CPU_FUSE", "yes", "give 0 or 1"),
         ("LLMX_CPU_PREFAULT", "2", "give 0 or 1"),
+        ("LLMX_CPU_TURN_US", "fast", "0 to 1000000"),
+        ("LLMX_CPU_TURN_US", "1000001", "0 to 1000000"),
         ("LLMX_CPU_ACT", "int4", "give auto, int16, int8"),
         ("LLMX_CPU_THREADS", "-3", "give a number"),
         ("LLMX_CPU_THREADS", "5000", "give 1 to 1024"),
@@ -92,6 +94,21 @@ def test_threads_follow_option_then_quota(tmp_path: Path) -> None:
     assert os.sched_getaffinity(0) and machine.usable_cpus() <= len(os.sched_getaffinity(0))
     many = with_options(LLMX_CPU_THREADS="500")
     assert [issue.level for issue in plugin.llmx_config_check(many, plugin.llmx_device_caps(many))] == ["warn"]
+
+
+def test_the_budget_is_the_servers_and_not_the_models() -> None:
+    def budget(threads: int | None, shared: tuple[str, int] | None, ranks: int = 1, **options: str) -> tuple[int, int]:
+        config = with_options(**options)
+        config = replace(config, platform=replace(config.platform, threads=threads, shared_threads=shared, tensor_parallel_size=ranks))
+        props = plugin.llmx_device_caps(config).props
+        return props["threads"], props["thread_budget"]
+
+    assert budget(2, None) == (2, 0)
+    assert budget(1, ("file", 3)) == (1, 3)
+    assert budget(1, ("file", 0), LLMX_CPU_THREADS="5") == (1, 5)
+    assert budget(None, ("file", 0)) == (machine.usable_cpus(), machine.usable_cpus())
+    assert budget(2, ("file", 2), LLMX_CPU_TURN_US="0") == (2, 0)
+    assert budget(2, ("file", 2), ranks=2) == (1, 0), "ranks wait for each other within a step"
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,15 @@ def test_the_start_tells_of_each_model_and_the_split_of_memory(live: Server) -> 
     assert "MiB in all (24 + 24 + " in live.summary and '"model": "a"' in live.summary
 
 
+def test_all_engines_share_one_budget_of_threads(live: Server) -> None:
+    assert "at most 1 compute, all models together (1 + 1 + 1): they take turns" in live.summary
+    infos = [httpx.get(f"{live.url}/engine/state", params={"model": name}).json()["info"] for name in NAMES]
+    assert [(info["threads"], info["thread_budget"]) for info in infos] == [(1, 1)] * 3
+    opened = [list(Path(f"/proc/{engine}/fd").iterdir()) for engine in children(live.process)]
+    files = [{os.stat(link).st_ino for link in links if "llmx-threads" in os.readlink(link)} for links in opened]
+    assert len(files) == 3 and all(files) and len(set.union(*files)) == 1, "one file, open in every engine"
+
+
 def test_the_openai_package_asks_all_of_them_at_once(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == list(NAMES)
     texts: dict[str, str] = {}

@@ -15,6 +15,7 @@ from llmx.record import record
 
 if TYPE_CHECKING:
     from llmx.config import Change, EngineConfig
+    from llmx.engine.shared_threads import SharedThreads
 
 __all__ = ["Settings", "with_settings"]
 
@@ -41,6 +42,13 @@ class Settings:
         from llmx.resolve import resolve_models
 
         return resolve_models(self.options, self.models, config_file=self.config_file)
+
+    def shared_threads(self) -> SharedThreads:
+        """What all models share their threads by: as many as are set for none of them alone. Raises ConfigError."""
+        from llmx.engine.shared_threads import SharedThreads
+        from llmx.resolve import resolve
+
+        return SharedThreads(resolve(self.options, config_file=self.config_file, own={})[0].platform.threads)
 
     def resolve_further(self, own: dict[str, Any]) -> tuple[EngineConfig, list[Change]]:
         """The configuration of one more model, from its own options over these. Raises ConfigError."""

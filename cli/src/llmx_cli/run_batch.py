@@ -32,14 +32,16 @@ def run_batch(
     from llmx_server.run_file import run_file
 
     engines: list[AsyncEngine] = []
+    shared = settings.shared_threads()
     try:
         for config, changes in settings.resolve_models():
-            engines.append(AsyncEngine.launch(config, changes))
+            engines.append(AsyncEngine.launch(shared.shared(config), changes))
         (engine, config), *others = ((one, one.config) for one in engines)
         counts = asyncio.run(run_file(engine, config, source, target, _Progress().show, others))
     finally:
         for one in engines:
             one.kill()
+        shared.close()
     skipped = f", {counts.skipped} were there already" if counts.skipped else ""
     typer.echo(f"{counts.answered + counts.failed} requests: {counts.answered} answered, {counts.failed} failed{skipped}; {counts.output_tokens} tokens")
     typer.echo(f"written to {target}")

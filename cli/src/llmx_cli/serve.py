@@ -29,7 +29,7 @@ def serve(settings: Settings, context: typer.Context) -> None:
     try:
         from llmx_server.listen import listen
 
-        resolved = settings.resolve_models()
+        resolved, shared = settings.resolve_models(), settings.shared_threads()
         sock = listen(resolved[0][0].server)  # a port in use is told before anything loads
         import asyncio
 
@@ -37,7 +37,7 @@ def serve(settings: Settings, context: typer.Context) -> None:
         from llmx.engine.model_fetch import fetch_model
 
         with showing_transfer() as on_transfer:
-            resolved = [(fetch_model(config, on_transfer), changes) for config, changes in resolved]
+            resolved = [(fetch_model(shared.shared(config), on_transfer), changes) for config, changes in resolved]
         for config, changes in resolved:
             models.append(Started(AsyncEngine.launch(config, changes, None if models else spawned), changes))
         from llmx_server.lifecycle import serve as serve_http
@@ -50,7 +50,8 @@ def serve(settings: Settings, context: typer.Context) -> None:
     logs.configure(config.server.log_level, config.server.log_format)
 
     def make_engine(own: dict[str, Any]) -> AsyncEngine:
-        return AsyncEngine.launch(*settings.resolve_further(own))
+        config, changes = settings.resolve_further(own)
+        return AsyncEngine.launch(shared.shared(config), changes)
 
     grpc = list[str]()
 
@@ -72,6 +73,7 @@ def serve(settings: Settings, context: typer.Context) -> None:
     finally:
         for model in models:
             model.engine.kill()  # serve_http has closed it; this is for an end so early that it could not
+        shared.close()
 
 
 def _say(text: str) -> None:

@@ -44,9 +44,10 @@ def summary(models: Sequence[Started], url: str, *, guarded: bool, grpc: str = "
         body = {"model": (info.served_names or [info.name])[0], **body}
     lines = [line for model in models for line in _about(model, alone=len(models) == 1)]
     said = [line for place, line in enumerate(lines) if line[0] in ("model", "kv cache") or line not in lines[:place]]  # what holds for all stands once
+    infos = [model.engine.info for model in models]
     return [
         *said,
-        *([("memory", _together([model.engine.info for model in models]))] if len(models) > 1 else []),
+        *([("memory", _together(infos)), ("threads", _threads(infos))] if len(models) > 1 else []),
         ("ready", f"{url} (loaded in {load_s:.1f} s)"),
         *([("grpc", f"{grpc}, services llmx.v1.Llmx, health and reflection")] if grpc else []),
         *([] if url.startswith("unix:") else [("page", f"{url}/ for a browser: {shown}")]),
@@ -74,4 +75,15 @@ def _about(model: Started, *, alone: bool) -> list[tuple[str, str]]:
 
 def _together(infos: Sequence[EngineInfo]) -> str:
     shares = " + ".join(f"{info.kv_bytes / _MIB:.0f}" for info in infos)
-    return f"KV caches up to {sum(info.kv_bytes for info in infos) / _MIB:.0f} MiB in all ({shares}); one process for each model, all use the same processors"
+    return f"KV caches up to {sum(info.kv_bytes for info in infos) / _MIB:.0f} MiB in all ({shares}); one process for each model"
+
+
+def _threads(infos: Sequence[EngineInfo]) -> str:
+    """How models share the processors. The budget is one number for all engines that have one."""
+    shares = " + ".join(str(info.threads) for info in infos)
+    budget = max(info.thread_budget for info in infos)
+    apart = [info for info in infos if not info.thread_budget]
+    if not budget:
+        return f"{shares}; models that work at once share the processors as any processes do"
+    others = f"; {', '.join((info.served_names or [info.name])[0] for info in apart)} beside it" if apart else ""
+    return f"at most {budget} compute, all models together ({shares}): they take turns{others}"

@@ -73,6 +73,7 @@ class PlatformConfig:
     name: str | None = None
     device: str | None = None
     threads: int | None = None  # of all ranks together
+    shared_threads: tuple[str, int] | None = None  # (file, threads) of all engines of this server; 0 threads: what the platform has
     tensor_parallel_size: int = 1  # ranks that share every layer of the model, each a process
     rank: int = 0  # which of them this process is; what starts it says so
     enforce_eager: bool = False  # no graphs, no compilation: every op is called in every step

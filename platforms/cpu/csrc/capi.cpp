@@ -157,6 +157,7 @@ LLMX_API int llmx_test_linear(Engine* engine, const LlmxPart* parts, int n, cons
     tape.act_width = static_cast<int32_t>(k);
     if (act_rows > 0) engine->set_tape(tape);
     llmx::FloatMode mode;
+    const llmx::Pool::Turn turn(engine->pool());
     engine->pool().wake();
     engine->set_fine_rows(fine, 1);
     engine->linear(parts, n, engine->input_of(parts, n, x, m, k, nullptr, llmx::LowPlane::all), y, ldy, residual);

@@ -47,6 +47,7 @@ const char* Engine::set_draft_tape(const LlmxTape& tape) {
 const char* Engine::draft(const LlmxDraftArgs& rows) {
   if (rows.run < 0 || rows.run >= static_cast<int>(drafts_.size())) return "a draft tape that was not set is to be run";
   FloatMode mode;
+  Pool::Turn turn(pool_);
   pool_.wake();
   StoredTape& tape = drafts_[static_cast<size_t>(rows.run)];
   swap_tape(tape);

@@ -20,6 +20,7 @@ namespace {
 
 constexpr int kSpinRounds = 64;           // pauses between two looks at the clock
 constexpr int64_t kSpinMicroseconds = 80;  // then yield
+constexpr int kTurnMicroseconds = 100;     // between two looks while the one who leads waits for a turn
 constexpr int kYields = 32;                // then sleep
 
 inline uint32_t next_of(uint64_t range) { return static_cast<uint32_t>(range); }
@@ -75,11 +76,12 @@ void Pool::wake() {
 void Pool::park() { parked_.store(true, std::memory_order_relaxed); }
 
 // Claims and runs chunks until the phase has none left. fn_ and context_ cannot change while a claimed chunk is not done; a claim that
-// comes when its phase is over gets a chunk of the next one, or none.
-void Pool::work(int index) {
+// comes when its phase is over gets a chunk of the next one, or none. turns: of the one who leads; false when the turn is to be given up first.
+bool Pool::work(int index, Turns* turns) {
   for (int i = 0; i < threads_; ++i) {
     std::atomic<uint64_t>& range = claims_[static_cast<size_t>((index + i) % threads_)].range;
     for (;;) {
+      if (turns && turns->due()) return false;
       const uint64_t seen = range.load(std::memory_order_acquire);
       if (next_of(seen) >= end_of(seen)) break;
       const uint64_t mine = range.fetch_add(1, std::memory_order_acq_rel);
@@ -88,13 +90,45 @@ void Pool::work(int index) {
       done_.fetch_add(1, std::memory_order_release);
     }
   }
+  return true;
+}
+
+void Pool::wait_done(int64_t n) {
+  for (int spins = 0; done_.load(std::memory_order_acquire) != n; ++spins) {
+    if (spins < 4096) {
+      pause_cpu();
+    } else {
+      stand_aside();  // a worker with a chunk was preempted
+    }
+  }
+}
+
+// In the middle of a phase of n chunks: takes back those that nobody has claimed, waits for the others, and puts them back in the next turn.
+void Pool::pass_turn(int64_t n) {
+  std::vector<uint64_t> back(claims_.size());
+  int64_t left = 0;
+  for (size_t i = 0; i < back.size(); ++i) {
+    back[i] = claims_[i].range.exchange(0, std::memory_order_acq_rel);
+    left += std::max<int64_t>(0, int64_t{end_of(back[i])} - next_of(back[i]));
+  }
+  wait_done(n - left);
+  park();
+  turns_->pass();
+  for (size_t i = 0; i < back.size(); ++i) {
+    if (next_of(back[i]) < end_of(back[i])) claims_[i].range.store(back[i], std::memory_order_release);
+  }
+  phase_.fetch_add(1);
+  wake();
 }
 
 void Pool::run(int64_t n, ChunkFn fn, void* context) {
   if (n <= 0) return;
   const int self = leader_;
   if (threads_ == 1 || n == 1) {
-    for (int64_t i = 0; i < n; ++i) fn(context, i, self);
+    for (int64_t i = 0; i < n; ++i) {
+      if (turns_ && turns_->due()) turns_->pass();
+      fn(context, i, self);
+    }
     return;
   }
   ++phases_;
@@ -109,14 +143,8 @@ void Pool::run(int64_t n, ChunkFn fn, void* context) {
   }
   phase_.fetch_add(1);
   if (sleepers_.load() > 0) wake();
-  work(self);
-  for (int spins = 0; done_.load(std::memory_order_acquire) != n; ++spins) {
-    if (spins < 4096) {
-      pause_cpu();
-    } else {
-      stand_aside();  // a worker with a chunk was preempted
-    }
-  }
+  while (!work(self, turns_.get())) pass_turn(n);
+  wait_done(n);
 }
 
 uint32_t Pool::post(JobFn fn, void* context) {
@@ -156,6 +184,8 @@ void Pool::help(uint32_t job) {
       spins = 0;
     } else if (lead(0, job)) {
       spins = 0;
+    } else if (turns_ && turns_->waiting()) {
+      std::this_thread::sleep_for(std::chrono::microseconds(kTurnMicroseconds));
     } else if (spins < 4096) {
       pause_cpu();
     } else {

@@ -10,8 +10,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
+
+#include "turns.h"
 
 namespace llmx {
 
@@ -49,6 +52,24 @@ class Pool {
   void help(uint32_t job);                 // returns when the job has ended, and works until then
   void settle() { help(posted_.load(std::memory_order_relaxed)); }  // before the calling thread runs phases of its own
 
+  // The pool computes in turn with others from here on. A turn ends within a phase too, between two chunks of the thread that leads.
+  void share(std::unique_ptr<Turns> turns) { turns_ = std::move(turns); }
+  const Turns* turns() const { return turns_.get(); }
+  class Turn {  // one for its scope, where turns are taken at all
+   public:
+    explicit Turn(Pool& pool) : turns_(pool.turns_.get()) {
+      if (turns_) turns_->take();
+    }
+    ~Turn() {
+      if (turns_) turns_->give();
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    Turns* turns_;
+  };
+
   template <class F>
   void each(int64_t n, F& body) {  // body(chunk, worker)
     run(n, [](void* context, int64_t chunk, int worker) { (*static_cast<F*>(context))(chunk, worker); }, &body);
@@ -59,7 +80,7 @@ class Pool {
   template <class F>
   void over(int64_t n, int64_t grain, F body) {
     if (n <= 0) return;
-    const int64_t most = threads_ == 1 ? 1 : threads_ * int64_t{8};
+    const int64_t most = threads_ == 1 && !turns_ ? 1 : threads_ * int64_t{8};
     int64_t chunks = std::max<int64_t>(1, std::min(most, n / std::max<int64_t>(1, grain)));
     if (chunks > threads_) chunks -= chunks % threads_;
     auto chunk = [&](int64_t i, int worker) { body(i * n / chunks, (i + 1) * n / chunks, worker); };
@@ -85,7 +106,9 @@ class Pool {
 
   void worker(int index);
   bool wait_for_work(uint32_t epoch, uint32_t* phase);
-  void work(int index);
+  bool work(int index, Turns* turns = nullptr);
+  void pass_turn(int64_t n);
+  void wait_done(int64_t n);
   bool job_waits() const { return posted_.load(std::memory_order_acquire) != ended_.load(std::memory_order_relaxed) && !led_.load(std::memory_order_relaxed); }
   bool lead(int index, uint32_t limit);
 
@@ -106,6 +129,7 @@ class Pool {
   std::atomic<bool> stop_{false};
   std::atomic<bool> parked_{false};
   std::vector<std::thread> workers_;
+  std::unique_ptr<Turns> turns_;
 };
 
 }  // namespace llmx

@@ -89,8 +89,9 @@ const char* Engine::begin(const LlmxStepArgs& args) {
 
 const char* Engine::step(const LlmxStepArgs& args, LlmxStepResult* result, bool finish) {
   FloatMode mode;
-  pool_.wake();
   const int64_t start = now_us();
+  Pool::Turn turn(pool_);
+  pool_.wake();
   if (const char* wrong = begin(args)) return wrong;
   if (args.t) {
     if (const char* wrong = run_all(args, 0, args.t, 0)) return wrong;
@@ -129,6 +130,7 @@ const char* Engine::wait() {
 
 const char* Engine::head_logits(const LlmxStepArgs& args, int begin, int end, float* out) {
   FloatMode mode;
+  Pool::Turn turn(pool_);
   for (int b = begin; b < end; b += kHeadRows) {
     const int m = std::min(kHeadRows, end - b);
     if (const char* wrong = run_all(args, 1, m, b)) return wrong;
@@ -148,6 +150,7 @@ const char* Engine::set_token_types(const int32_t* types, int n) {
 const char* Engine::finish_step(const LlmxStepArgs& args, LlmxStepResult* result, const float* logits) {
   FloatMode mode;
   const int64_t start = now_us();
+  Pool::Turn turn(pool_);
   for (int i = 0; i < args.n; ++i) request_of_slot_[static_cast<size_t>(args.slot[i])] = i;
   const size_t bytes = static_cast<size_t>(sampler_.scratch_bytes(shape_.vocab));
   for (auto& scratch : thread_scratch_) {

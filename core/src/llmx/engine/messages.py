@@ -136,6 +136,7 @@ class EngineInfo(msgspec.Struct, array_like=True):
     pooling: PoolingConfig | None = None  # of a model that gives vectors or scores
     drafting: str = ""  # the drafter and its settings; empty: none
     adapters: list[dict[str, Any]] = []  # LoRA adapters that were loaded at the start: name, path, rank, digest, pinned, bytes
+    thread_budget: int = 0  # threads that compute at most in all engines of the server together; 0: this one shares none
 
 
 class Ready(msgspec.Struct, tag=2, array_like=True):

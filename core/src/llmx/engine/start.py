@@ -51,7 +51,8 @@ from llmx.structured.start import grammars_from
 
 __all__ = ["Prepared", "prepare", "start_engine", "value_dtypes"]
 
-_HIDDEN = ("api_keys", "hf_token", "download_dir", "cache_dir", "rank")  # secrets, paths and the place among ranks, which must not stand in a plan
+# secrets, paths and the place among ranks and engines, which must not stand in a plan
+_HIDDEN = ("api_keys", "hf_token", "download_dir", "cache_dir", "rank", "shared_threads")
 
 OnHeaders = Callable[[Headers], None]
 
@@ -242,5 +243,6 @@ def _info(ready: Prepared, kv_plan: KVPlan, load_s: float, step_s: float, adapte
         pooling=ready.loaded.pooling,
         drafting=str(ready.drafter or ""),
         adapters=adapters,
+        thread_budget=int(ready.caps.props.get("thread_budget", 0)),
     )
 

@@ -43,7 +43,7 @@ from llmx_cpu.draft import NativeDraft
 from llmx_cpu.lora import set_adapter
 from llmx_cpu.lower.builder import KINDS, BuiltTape, row_width
 from llmx_cpu.lower.tape import ABI, lower
-from llmx_cpu.machine import FINE_POSITIONS, STEP_TOKENS, usable_cpus
+from llmx_cpu.machine import FINE_POSITIONS, STEP_TOKENS, turn_us, usable_cpus
 from llmx_cpu.native import ISA_NAMES, Group, StateRecord, call, library
 from llmx_cpu.packing import Packer
 from llmx_cpu.step_call import StepCall
@@ -63,6 +63,7 @@ class NativeExecutor:
         self._page_type = config.page_type
         self._activations = str(caps.props["activations"])
         self._isa, self._threads = str(caps.props["isa"]), int(caps.props["threads"])
+        self._turns = (config.platform.shared_threads or ("", 0))[0].encode(), int(caps.props["thread_budget"]), turn_us(config)
         self._bundle = bundle
         self._engine: int | None = None
         self._prefault = bool(caps.props["prefault"])
@@ -105,6 +106,8 @@ class NativeExecutor:
         if not engine:
             raise PlatformError(f"native executor: {library().llmx_error().decode()}")
         self._engine = engine
+        if self._turns[1]:
+            library().llmx_engine_turns(engine, *self._turns)  # without them it only computes while others do
         if self._communicator is not None:
             library().llmx_engine_communicator(engine, self._communicator.handle)
         if self._activations == "auto":
@@ -255,7 +258,8 @@ class NativeExecutor:
     def control(self, cmd: Control) -> Reply:
         """`stats`, `profile` (rows, contexts, repeats) with the kernels' times, `lora_add` and `lora_remove`; anything else is refused by name.
 
-        op_us in stats: microseconds spent so far in each kind of op of the tape.
+        op_us in stats: microseconds spent so far in each kind of op of the tape. turn_waits, where the engines of a server share threads: how
+        often this one waited for its turn, and for how many microseconds.
         """
         if cmd.kind == "profile" and self._tape is not None:
             return self._profile(**cmd.args)
@@ -267,6 +271,9 @@ class NativeExecutor:
         numbers = {"weight_bytes": lib.llmx_engine_weight_bytes(engine), "phases": lib.llmx_engine_phases(engine)}
         spent = (C.c_int64 * len(KINDS))()
         lib.llmx_engine_op_ns(engine, C.addressof(spent), len(KINDS))
+        waits = (C.c_int64 * 2)()
+        if lib.llmx_engine_turn_waits(engine, C.addressof(waits)) == 0:
+            numbers["turn_waits"] = list(waits)
         times = {kind: spent[i] // 1000 for kind, i in KINDS.items() if spent[i]}
         return Reply(True, {"isa": self._isa, "threads": self._threads, **numbers, "op_us": times})
 

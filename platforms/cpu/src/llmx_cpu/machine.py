@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 from llmx.config import EngineConfig, PlatformConfig
@@ -21,8 +22,10 @@ __all__ = [
     "fusion_on",
     "option",
     "prefault_on",
+    "thread_budget",
     "thread_count",
     "total_bytes",
+    "turn_us",
     "usable_cpus",
 ]
 
@@ -30,6 +33,7 @@ __all__ = [
 # chats take place; int8, which is faster with many rows, for the rest.
 ACTIVATIONS = {"auto": "int16+int8", "int16": "int16", "int8": "int8"}
 FINE_POSITIONS = 64
+_TURN_US = "3000"  # that an engine computes at least before it lets another: so long that caches pay off
 STEP_TOKENS = 1024  # token rows per step: longer chunks read no weight less often than the caches allow
 
 
@@ -63,6 +67,25 @@ def thread_count(config: EngineConfig) -> int:
     if not 1 <= threads <= 1024:
         raise ConfigError(f"threads is {threads}: give 1 to 1024", field="platform.threads")
     return max(1, threads // config.platform.tensor_parallel_size)
+
+
+def thread_budget(config: EngineConfig) -> int:
+    """Threads that compute at most in all engines of the server together; 0 where this one takes no turns (csrc/turns.h).
+
+    Ranks of one engine wait for each other within a step, so they take none. Raises ConfigError as thread_count and turn_us.
+    """
+    shared, turns = config.platform.shared_threads, turn_us(config) > 0
+    if shared is None or config.platform.tensor_parallel_size > 1 or not turns:
+        return 0
+    return shared[1] or thread_count(replace(config, platform=replace(config.platform, threads=None)))
+
+
+def turn_us(config: EngineConfig) -> int:
+    """Microseconds that a turn lasts at least, by LLMX_CPU_TURN_US; 0: no turns are taken. Raises ConfigError outside 0..1000000."""
+    text = option(config.platform, "LLMX_CPU_TURN_US") or _TURN_US
+    if not text.isdigit() or int(text) > 1_000_000:
+        raise ConfigError(f"LLMX_CPU_TURN_US is {text!r}: give microseconds, 0 to 1000000", field="LLMX_CPU_TURN_US")
+    return int(text)
 
 
 def chosen_isa(config: EngineConfig) -> str:

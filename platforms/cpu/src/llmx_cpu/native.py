@@ -121,6 +121,8 @@ _SIGNATURES: dict[str, tuple[Any, str]] = {
     "llmx_comm_all_reduce": (C.c_char_p, "pppl"),
     "llmx_comm_all_gather": (C.c_char_p, "pppll"),
     "llmx_comm_broadcast": (C.c_char_p, "ppli"),
+    "llmx_engine_turns": (C.c_int, "pbii"),
+    "llmx_engine_turn_waits": (C.c_int, "pp"),
     "llmx_engine_fine_positions": (None, "pi"),
     "llmx_engine_vector": (C.c_int, "ppl"),
     "llmx_engine_tape": (C.c_int, "pp"),
@@ -144,6 +146,7 @@ _SIGNATURES: dict[str, tuple[Any, str]] = {
     "llmx_engine_slot": (C.c_int, "pipi"),
     "llmx_engine_block_row": (C.c_int, "piipi"),
     "llmx_test_linear": (C.c_int, "ppipllplpip"),
+    "llmx_test_phase": (C.c_int, "ppii"),
     "llmx_test_unpack_row": (C.c_int, "pilp"),
     "llmx_test_norm": (C.c_int, "iifippppiplll"),
     "llmx_test_act": (C.c_int, "iiippll"),
@@ -156,7 +159,7 @@ _KERNELS: dict[str, tuple[Any, str]] = {
     "llmx_kernel_linear": (None, "ppipllpl"),
     "llmx_kernel_attention": (C.c_char_p, "pp"),
 }  # csrc/capi_kernels.cpp
-_ARGUMENTS = {"p": C.c_void_p, "i": C.c_int, "l": C.c_int64, "f": C.c_float}
+_ARGUMENTS = {"p": C.c_void_p, "b": C.c_char_p, "i": C.c_int, "l": C.c_int64, "f": C.c_float}
 
 
 @cache

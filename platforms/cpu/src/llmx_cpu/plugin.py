@@ -20,6 +20,7 @@ from llmx_cpu.machine import (
     cpu_model,
     fusion_on,
     prefault_on,
+    thread_budget,
     thread_count,
     total_bytes,
     usable_cpus,
@@ -113,7 +114,10 @@ def llmx_device_caps(config: EngineConfig) -> DeviceCaps:
         compute_units=usable_cpus(),
         total_bytes=total_bytes(),
         alignment=64,
-        props={"isa": isa, "threads": threads, "activations": mode, "fuse": fusion_on(config), "prefault": prefault_on(config), "cpu": cpu_model()},
+        props={
+            **{"isa": isa, "threads": threads, "thread_budget": thread_budget(config), "activations": mode},
+            **{"fuse": fusion_on(config), "prefault": prefault_on(config), "cpu": cpu_model()},
+        },
     )
 
 
@@ -184,6 +188,7 @@ def llmx_env_vars() -> list[EnvVar]:
         EnvVar("LLMX_CPU_THREADS", "", "threads of the pool; the usable CPUs when empty (--threads goes first)"),
         EnvVar("LLMX_CPU_ACT", "auto", f"inputs of quantised weights: int16 (near float32), int8 (faster), auto (int16 to position {FINE_POSITIONS})"),
         EnvVar("LLMX_CPU_FUSE", "1", "0: run every op alone; results are the same bits"),
+        EnvVar("LLMX_CPU_TURN_US", "3000", "several models in one server: microseconds that one computes at least before the next; 0: all at once"),
         EnvVar("LLMX_CPU_PREFAULT", "0", "1: the KV cache takes all its memory at the start, not when a page is first written"),
     ]
 

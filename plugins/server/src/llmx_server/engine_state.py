@@ -15,7 +15,10 @@ __all__ = ["engine_state"]
 
 _STATES = ("free", "cached", "held")  # by number, as the engine counts them
 # EngineInfo fields that say what serves
-_INFO = ("architecture", "platform", "device", "threads", "dtype", "kv_dtype", "kv_bytes", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
+_INFO = (
+    *("architecture", "platform", "device", "threads", "thread_budget", "dtype", "kv_dtype", "kv_bytes"),
+    *("max_model_len", "max_num_seqs", "max_num_batched_tokens"),
+)
 
 
 def engine_state(serving: Serving, names: list[str], stats: EngineStats | None) -> dict[str, Any]:
