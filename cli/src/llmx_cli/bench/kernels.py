@@ -50,8 +50,9 @@ def numbers(text: str, name: str) -> list[int]:
 
 def _show(value: dict[str, Any]) -> None:
     limits = value["limits"]
-    arithmetic = ", ".join(f"{limits[kind] / 1e9:.0f} G {kind}" for kind in ("int8", "bf16", "f32"))
-    typer.echo(f"{limits['isa']}, {limits['threads']} threads; the machine reads {limits['read'] / 1e9:.1f} GB/s and does {arithmetic} operations/s")
+    arithmetic = ", ".join(f"{limits[kind] / 1e9:.0f} G {kind}" for kind in ("int8", "bf16", "f32") if kind in limits)
+    where = limits.get("isa") or limits["device"] + (" (emulated: times of a CPU)" if value.get("emulated") else "")
+    typer.echo(f"{where}, {limits['threads']} threads; the machine reads {limits['read'] / 1e9:.1f} GB/s and does {arithmetic} operations/s")
     rows = [
         [one["kernel"], one["shape"], str(one["rows"]), f"{one['us']:.1f}", f"{one['least_us']:.1f}", f"{one['share']:.0%}"] for one in value["kernels"]
     ]

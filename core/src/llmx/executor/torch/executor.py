@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from time import perf_counter_ns
 from typing import Any
 
@@ -28,6 +29,7 @@ from llmx.executor.torch.device import free_bytes, open_device
 from llmx.executor.torch.draft import TorchDraft
 from llmx.executor.torch.interpreter import as_index, positions_input
 from llmx.executor.torch.kernel import ABI, Kernel, Spec
+from llmx.executor.torch.kernel_times import Measured, kernel_times, profile_step
 from llmx.executor.torch.pages import Pages
 from llmx.executor.torch.rows import Rows
 from llmx.executor.torch.sleeping import Sleeper
@@ -80,6 +82,8 @@ class TorchExecutor:
         self._bundle, self._device, self._parts = bundle, open_device(device), parts
         self._packed: list[_Packed] = []
         self._bound: BoundProgram | None = None
+        self._main: list[BoundOps] = []
+        self._arch = caps.arch
         self._drafts: TorchDraft | None = None
         self._shape = draft_shape(bundle.model, bundle.draft_mask)
         self._communicator: Communicator | None = None
@@ -153,7 +157,7 @@ class TorchExecutor:
                 self._adapted.append(call)
             ops = BoundOps.of(program, one.choice.first, len(found.kinds), call, found.provider, "graph_safe" in found.tags)
             bound[one.choice.program].append(ops)
-        self._bound = BoundProgram(model.programs["main"], bound["main"])
+        self._main, self._bound = bound["main"], BoundProgram(model.programs["main"], bound["main"])
         if self._shape is not None:
             ids: dict[str, dict[str, torch.Tensor]] = {name: {} for name in self._shape.programs}
             for one in self._packed:
@@ -213,12 +217,15 @@ class TorchExecutor:
         if not step.num_tokens:
             return {}
         assert self._bound is not None
+        inputs = self._inputs(step, rows, slots)
+        size = None if self._buckets is None or rows.uses_adapters else self._buckets.size_for(step.num_tokens, step.num_requests)
+        return self._bound.body(rows, inputs) if self._buckets is None or size is None else self._buckets.run(size, rows, inputs)
+
+    def _inputs(self, step: Step, rows: Rows, slots: Slots) -> dict[str, torch.Tensor]:
         positions = positions_input(self._bundle.model.programs["main"], rows.positions())
         types = step.token_types if step.token_types.size else np.zeros(step.num_tokens, np.int32)
         ids = as_index(slots.tokens(step, self._bundle.vocab_size), self._device)
-        inputs = {"ids": ids, "positions": positions, "token_types": as_index(types, self._device)}
-        size = None if self._buckets is None or rows.uses_adapters else self._buckets.size_for(step.num_tokens, step.num_requests)
-        return self._bound.body(rows, inputs) if self._buckets is None or size is None else self._buckets.run(size, rows, inputs)
+        return {"ids": ids, "positions": positions, "token_types": as_index(types, self._device)}
 
     def release(self, ticket: Ticket, late: Late) -> None:
         """Sample a late step under its masks; host_logits gets and gives the rows of all samples, in their order."""
@@ -283,7 +290,8 @@ class TorchExecutor:
     # -- between steps -------------------------------------------------------------------------------------------------
 
     def control(self, cmd: Control) -> Reply:
-        """`stats` answers, `sleep` and `wake` where the platform has an allocator, `lora_add` and `lora_remove` where adapters are on."""
+        """`stats` and `profile` (rows, contexts, repeats: the kernels' times) answer, `sleep` and `wake` where the platform has an allocator,
+        `lora_add` and `lora_remove` where adapters are on."""
         if cmd.kind == "sleep":
             reply = self._sleeper.sleep(cmd.args.get("level", 1))
             if reply.ok and self._buckets is not None:
@@ -295,12 +303,45 @@ class TorchExecutor:
             if reply.ok:
                 self.warm_up(lambda what, fraction: None)  # graphs know the addresses that the memory had
             return reply
+        if cmd.kind == "profile":
+            return self._profile(**cmd.args)
         if cmd.kind in ("lora_add", "lora_remove") and self._lora:
             return self._change_adapter(cmd.args["slot"], cmd.args.get("parts"))
         if cmd.kind != "stats":
             return Reply(False, error=f"the torch executor does not know the control {cmd.kind!r}")
         graphs = self._buckets.stats if self._buckets else {}
         return Reply(True, {**self._stats, **graphs, "free_bytes": free_bytes(self._device), "slots": len(self._slots.used) if self._slots else 0})
+
+    @torch.inference_mode()
+    def _profile(self, rows: list[int], contexts: list[int], repeats: int) -> Reply:
+        """Times of the kernels of "main", each called by itself, without graphs; pages are overwritten, so nothing may run."""
+        slots, pages = self._ready()
+        if slots.used or self._bound is None or self._communicator is not None:
+            return Reply(False, error="kernels are measured while no request runs, on one rank")
+        main = self._bundle.model.programs["main"]
+        calls = []
+        for one, ops in zip((one for one in self._packed if one.choice.program == "main"), self._main, strict=True):
+            specs, found = one.spec if isinstance(one.spec, tuple) else (one.spec,), one.choice.resolution
+            refs = weight_refs(main.ops[one.choice.first : one.choice.first + len(specs)])
+            weights = tuple((prod(ref.shape), str(ref.quant)) for key, ref in refs.items() if not key.endswith(".bias"))
+            calls.append(Measured(ops, specs, found.provider, weights, tuple(pages.states[name] for name in one.states)))
+        groups = [(size, min(t.shape[0] for s in pages.states.values() if s.group == at for t in s.tensors)) for at, size in enumerate(self._block_tokens)]
+        room = min([self._bundle.max_model_len, *(size * (blocks - 1) for size, blocks in groups if size > 1)])
+
+        def run(ops: Sequence[BoundOps], count: int, context: int, adapter: int) -> None:
+            step = profile_step(groups, count, context, adapter)
+            slots.change(step)
+            try:
+                bound, given = BoundProgram(main, ops), Rows(slots.requests(step), self._device, {"T": count, "N": 1, "R": 0}, self._block_tokens)
+                head = as_index(np.arange(min(count, HEAD_ROWS)), self._device)
+                given.head = head
+                bound.head(given, bound.body(given, self._inputs(step, given, slots)), head)
+            finally:
+                slots.change(Step(0, left=step.slot))
+
+        fitting = [m for m in rows if m <= min(room, self.limits.max_tokens)]
+        steps = [*((m, 0, slot) for slot in (-1, *sorted(self._adapters)[:1]) for m in fitting), *((1, c, -1) for c in contexts if c + 1 < room)]
+        return Reply(True, {**kernel_times(calls, run, self._device, steps, repeats), "emulated": "emulated" in self._arch})
 
     def _change_adapter(self, slot: int, parts: Mapping[str, LoraPart] | None) -> Reply:
         for one in self._adapted:
@@ -329,7 +370,8 @@ class TorchExecutor:
         if self._buckets is not None:
             self._buckets.close()
         self._buckets, self._drafts = None, None
-        self._packed, self._adapted, self._bound, self._pages, self._slots, self._flight = [], [], None, None, None, None
+        self._packed, self._adapted, self._main = [], [], []
+        self._bound, self._pages, self._slots, self._flight = None, None, None, None
 
     def _ready(self) -> tuple[Slots, Pages]:
         if self._slots is None or self._pages is None:
