@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -150,3 +153,36 @@ def test_answers_are_those_of_one_thread_with_stops_aborts_and_newcomers() -> No
     assert {name: two[name] for name in whole} == {name: one[name] for name in whole}
     assert all(two[name][: len(one.get(name, []))] == one.get(name, [])[: len(two[name])] for name in two)
     assert len({len(one[name]) for name in whole}) > 5
+
+
+@pytest.mark.slow
+def test_beside_a_process_that_spins_one_thread_decodes_and_later_two_again() -> None:
+    """Of two threads on two processors one would be preempted again and again. 60 s are a hang guard."""
+    processors = sorted(os.sched_getaffinity(0))[:2]
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors)
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        with LLM("smollm2-135m-instruct", platform="cpu", threads=2, num_blocks=200, max_model_len=512) as llm:
+
+            def handed_over() -> float:
+                """Phases that both threads could share, of each step of an answer."""
+                executor, steps = llm._engine.executor, llm._engine.stats().steps
+                first = executor.control(Control("stats")).value["phases"]
+                llm.generate("A story:", SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True), use_tqdm=False)
+                return float(executor.control(Control("stats")).value["phases"] - first) / (llm._engine.stats().steps - steps)
+
+            def becomes(fewer: bool) -> bool:
+                until = time.monotonic() + 60
+                while time.monotonic() < until:
+                    if (handed_over() < 75) == fewer:
+                        return True
+                return False
+
+            assert becomes(fewer=True)
+            other.kill()
+            assert becomes(fewer=False)
+    finally:
+        os.sched_setaffinity(0, before)
+        other.kill()
+        other.wait()

@@ -3,6 +3,7 @@
 
 #include <linux/futex.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #endif
 
 #include <chrono>
+#include <climits>
 
 #include "pause.h"
 
@@ -22,9 +24,25 @@ constexpr int kSpinRounds = 64;           // pauses between two looks at the clo
 constexpr int64_t kSpinMicroseconds = 80;  // then yield
 constexpr int kTurnMicroseconds = 100;     // between two looks while the one who leads waits for a turn
 constexpr int kYields = 32;                // then sleep
+constexpr int kPatience = 4096;            // pauses in a wait for another: some 100 us
+constexpr int64_t kCountMicroseconds = 30000;   // processors lost are counted over so long:
+constexpr int64_t kCrowdedMicroseconds = 4000;  // one in so long is too many (alone one in 10 to 16 ms; beside a process that spins in 2.4 ms);
+constexpr int kCrowdedCounts = 2;               // and after as many such counts there are fewer threads,
+constexpr int64_t kFewerMicroseconds = 100000, kFewestMicroseconds = 1600000;  // for so long at first, and at most when it goes on
 
 inline uint32_t next_of(uint64_t range) { return static_cast<uint32_t>(range); }
 inline uint32_t end_of(uint64_t range) { return static_cast<uint32_t>(range >> 32); }
+
+template <class Word>
+void futex_wake(std::atomic<Word>* word) {
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// Sleeps while the word is `seen`.
+template <class Word>
+void futex_wait(std::atomic<Word>* word, Word seen) {
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+}
 
 // The one waited for stands in another processor's queue. A yield would leave it there; a processor that falls idle takes it over.
 void stand_aside() {
@@ -55,22 +73,61 @@ FloatMode::FloatMode() : saved_(0) {}
 FloatMode::~FloatMode() { (void)saved_; }
 #endif
 
-Pool::Pool(int threads) : threads_(threads < 1 ? 1 : threads), claims_(static_cast<size_t>(threads_)) {
+Pool::Pool(int threads) : threads_(threads < 1 ? 1 : threads), level_(threads_), fewer_us_(kFewerMicroseconds), claims_(static_cast<size_t>(threads_)), active_(threads_) {
   for (int i = 1; i < threads_; ++i) workers_.emplace_back([this, i] { worker(i); });
 }
 
 Pool::~Pool() {
   stop_.store(true);
   epoch_.fetch_add(1);
-  syscall(SYS_futex, &epoch_, FUTEX_WAKE_PRIVATE, threads_, nullptr, nullptr, 0);
+  futex_wake(&epoch_);
+  active_.store(0);
+  futex_wake(&active_);
   for (auto& thread : workers_) thread.join();
 }
 
-void Pool::wake() {
+// How many threads the next step is best run by. What is counted are involuntary switches of the whole process: its threads compete too.
+int32_t Pool::threads_of_step(bool few_rows) {
+  if (!few_rows) {
+    since_ = 0;
+    return threads_;
+  }
+  const int64_t now = now_us();
+  if (since_ && now - since_ < kCountMicroseconds) return level_;
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const bool crowded = since_ && (usage.ru_nivcsw - switches_) * kCrowdedMicroseconds > now - since_;
+  crowded_ = crowded ? crowded_ + 1 : 0;
+  if (crowded_ == kCrowdedCounts) {
+    level_ = std::max(1, level_ / 2);
+    again_at_ = now + fewer_us_;
+    fewer_us_ = std::min(2 * fewer_us_, kFewestMicroseconds);
+    crowded_ = 0;
+  } else if (level_ < threads_ && now > again_at_) {
+    level_ = std::min(threads_, level_ * 2);
+    again_at_ = now + fewer_us_;
+  } else if (level_ == threads_ && since_ && !crowded) {
+    fewer_us_ = kFewerMicroseconds;
+  }
+  since_ = now;
+  switches_ = usage.ru_nivcsw;
+  return level_;
+}
+
+void Pool::wake(bool few_rows) {
   if (threads_ == 1) return;
+  const int32_t active = threads_of_step(few_rows);
+  if (active != active_.load(std::memory_order_relaxed)) {
+    active_.store(active);
+    if (threads_ > 2) futex_wake(&active_);
+  }
   parked_.store(false);
+  if (active > 1) rouse();
+}
+
+void Pool::rouse() {
   epoch_.fetch_add(1);
-  if (sleepers_.load() > 0) syscall(SYS_futex, &epoch_, FUTEX_WAKE_PRIVATE, threads_, nullptr, nullptr, 0);
+  if (sleepers_.load() > 0) futex_wake(&epoch_);
 }
 
 void Pool::park() { parked_.store(true, std::memory_order_relaxed); }
@@ -95,7 +152,7 @@ bool Pool::work(int index, Turns* turns) {
 
 void Pool::wait_done(int64_t n) {
   for (int spins = 0; done_.load(std::memory_order_acquire) != n; ++spins) {
-    if (spins < 4096) {
+    if (spins < kPatience) {
       pause_cpu();
     } else {
       stand_aside();  // a worker with a chunk was preempted
@@ -118,13 +175,15 @@ void Pool::pass_turn(int64_t n) {
     if (next_of(back[i]) < end_of(back[i])) claims_[i].range.store(back[i], std::memory_order_release);
   }
   phase_.fetch_add(1);
-  wake();
+  parked_.store(false);
+  rouse();
 }
 
 void Pool::run(int64_t n, ChunkFn fn, void* context) {
   if (n <= 0) return;
   const int self = leader_;
-  if (threads_ == 1 || n == 1) {
+  const int32_t active = active_.load(std::memory_order_relaxed);
+  if (active == 1 || n == 1) {
     for (int64_t i = 0; i < n; ++i) {
       if (turns_ && turns_->due()) turns_->pass();
       fn(context, i, self);
@@ -136,13 +195,13 @@ void Pool::run(int64_t n, ChunkFn fn, void* context) {
   context_ = context;
   done_.store(0, std::memory_order_relaxed);
   uint64_t begin = 0;
-  for (int i = 0; i < threads_; ++i) {
-    const uint64_t end = static_cast<uint64_t>(n) * static_cast<uint64_t>(i + 1) / static_cast<uint64_t>(threads_);
+  for (int i = 0; i < active; ++i) {  // the leader is one of the first two; ranges of those who sleep are empty
+    const uint64_t end = static_cast<uint64_t>(n) * static_cast<uint64_t>(i + 1) / static_cast<uint64_t>(active);
     claims_[static_cast<size_t>(i)].range.store(end << 32 | begin, std::memory_order_release);
     begin = end;
   }
   phase_.fetch_add(1);
-  if (sleepers_.load() > 0) wake();
+  if (sleepers_.load() > 0) rouse();
   while (!work(self, turns_.get())) pass_turn(n);
   wait_done(n);
 }
@@ -151,7 +210,7 @@ uint32_t Pool::post(JobFn fn, void* context) {
   const uint32_t job = posted_.load(std::memory_order_relaxed);
   jobs_[job % kJobs] = {fn, context};
   posted_.store(job + 1);
-  wake();
+  rouse();
   return job + 1;
 }
 
@@ -165,7 +224,8 @@ bool Pool::lead(int index, uint32_t limit) {
     leader_ = index;
     jobs_[job % kJobs].fn(jobs_[job % kJobs].context);
     leader_ = 0;
-    ended_.store(job + 1, std::memory_order_release);
+    ended_.store(job + 1);
+    if (watchers_.load() > 0) futex_wake(&ended_);
   }
   led_.store(false, std::memory_order_release);
   return mine;
@@ -186,8 +246,13 @@ void Pool::help(uint32_t job) {
       spins = 0;
     } else if (turns_ && turns_->waiting()) {
       std::this_thread::sleep_for(std::chrono::microseconds(kTurnMicroseconds));
-    } else if (spins < 4096) {
+    } else if (spins < kPatience) {
       pause_cpu();
+    } else if (active_.load(std::memory_order_relaxed) == 1) {
+      watchers_.fetch_add(1);
+      const uint32_t seen = ended_.load();
+      if (!ended() && !job_waits()) futex_wait(&ended_, seen);
+      watchers_.fetch_sub(1);
     } else {
       sched_yield();  // who leads was preempted, or does something alone; to sleep here would cost the next phase more
     }
@@ -217,7 +282,7 @@ bool Pool::wait_for_work(uint32_t epoch, uint32_t* phase) {
   }
   sleepers_.fetch_add(1);
   const bool found = ready();
-  if (!found && !stop_.load()) syscall(SYS_futex, &epoch_, FUTEX_WAIT_PRIVATE, epoch, nullptr, nullptr, 0);
+  if (!found && !stop_.load()) futex_wait(&epoch_, epoch);
   sleepers_.fetch_sub(1);
   return found || ready();
 }
@@ -226,6 +291,11 @@ void Pool::worker(int index) {
   FloatMode mode;
   uint32_t phase = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
+    const int32_t active = active_.load();
+    if (index >= std::max(2, active)) {  // the first two stay: each can lead
+      futex_wait(&active_, active);
+      continue;
+    }
     const uint32_t epoch = epoch_.load();
     if (!wait_for_work(epoch, &phase)) continue;
     if (!lead(index, posted_.load(std::memory_order_acquire))) work(index);

@@ -6,6 +6,9 @@
 // A job is a piece of serial work with phases in it, such as a step. `post` leaves it to whoever comes first: a worker that waits, or the
 // calling thread once it comes to `help`. That one leads it, and the other helps; so the calling thread may do something else meanwhile,
 // and no more threads compute than the pool has.
+//
+// Phases of few rows take some 50 us each. Where processors are shared with others, the thread that was preempted holds all up for a time
+// slice, again and again; then fewer threads are faster. `wake` counts how often the process lost a processor, and takes threads out and in.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -41,7 +44,8 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   int threads() const { return threads_; }
-  void wake();  // at the start of a step: sleeping workers begin to spin
+  // At the start of a step: sleeping workers begin to spin. few_rows: its phases are short.
+  void wake(bool few_rows = false);
   void park();  // no more work for now, and the processors are wanted by others: workers sleep at once instead of spinning first
   // Runs fn for chunks [0, n), n < 2^31. With one thread or one chunk it runs here and nothing is handed over.
   void run(int64_t n, ChunkFn fn, void* context);
@@ -111,11 +115,17 @@ class Pool {
   void wait_done(int64_t n);
   bool job_waits() const { return posted_.load(std::memory_order_acquire) != ended_.load(std::memory_order_relaxed) && !led_.load(std::memory_order_relaxed); }
   bool lead(int index, uint32_t limit);
+  int32_t threads_of_step(bool few_rows);
+  void rouse();  // sleeping workers look for work
 
   const int threads_;
   int64_t phases_ = 0;
   int leader_ = 0;  // the worker that runs phases now; of use to that one only
   Job jobs_[kJobs] = {};
+  int32_t level_;      // threads of a step of few rows; this and the next lines are the leader's, times in microseconds
+  int crowded_ = 0;    // counts with too many lost processors, one after the other
+  int64_t fewer_us_;   // how long there will be fewer threads the next time
+  int64_t again_at_ = 0, since_ = 0, switches_ = 0;  // when to try more; the begin of what is counted, and the count then
   ChunkFn fn_ = nullptr;
   void* context_ = nullptr;
   std::vector<Claim> claims_;  // of each worker
@@ -125,6 +135,8 @@ class Pool {
   std::atomic<uint32_t> ended_{0};               // how many of them have ended
   std::atomic<bool> led_{false};                 // somebody leads a job
   alignas(64) std::atomic<uint32_t> epoch_{0};   // futex word
+  alignas(64) std::atomic<int32_t> active_;  // threads of this step; futex word of the others, which sleep
+  std::atomic<int32_t> watchers_{0};         // threads that sleep until a job ends
   alignas(64) std::atomic<int32_t> sleepers_{0};
   std::atomic<bool> stop_{false};
   std::atomic<bool> parked_{false};

@@ -9,6 +9,7 @@ namespace llmx {
 namespace {
 
 constexpr int kZero = 0, kCopy = 2;                            // llmx.batch.KvOp
+constexpr int kFewRows = 4;                                    // a step that reads weights more than it computes
 constexpr uint8_t kOk = 0, kNan = 1;                           // llmx.batch.Status
 
 int64_t now_us() {
@@ -91,7 +92,7 @@ const char* Engine::step(const LlmxStepArgs& args, LlmxStepResult* result, bool 
   FloatMode mode;
   const int64_t start = now_us();
   Pool::Turn turn(pool_);
-  pool_.wake();
+  pool_.wake(args.t <= kFewRows);
   if (const char* wrong = begin(args)) return wrong;
   if (args.t) {
     if (const char* wrong = run_all(args, 0, args.t, 0)) return wrong;
