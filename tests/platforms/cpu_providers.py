@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from llmx.config import EngineConfig
 from llmx.testing.conformance.subject import Subject
-from llmx_cpu import providers
 
 __all__ = ["Asked"]
 
@@ -14,10 +14,11 @@ __all__ = ["Asked"]
 class Asked(Subject):
     """Every executor of it is made with these kernels in order: KIND=PROVIDER[,PROVIDER]. options: of llmx.resolve, also another platform on that device.
 
-    hooks: the module with the providers, which need not be installed.
+    hooks: the module with the providers, by default the CPU platform's; its entry point need not be installed.
     """
 
-    def __init__(self, *kernels: str, hooks: Any = providers, **options: Any) -> None:
+    def __init__(self, *kernels: str, hooks: Any = None, **options: Any) -> None:
+        hooks = hooks or import_module("llmx_cpu.providers")
         super().__init__(options.get("platform", "torch"), emulate="device" in options)
         if not any(plugin is hooks for plugin in self.manager.get_plugins()):
             self.manager.register(hooks)

