@@ -194,13 +194,15 @@ def test_the_pool_is_parked_between_calls() -> None:
     def own(of: set[str]) -> int:
         return sum(int(Path(f"/proc/self/task/{task}/schedstat").read_text().split()[0]) for task in of)
 
-    before, threads = set(os.listdir("/proc/self/task")), torch.get_num_threads()
+    threads = torch.get_num_threads()
     torch.set_num_threads(2)
+    before = set(os.listdir("/proc/self/task"))
     try:
         engine = _Engine("auto")
-        [worker] = set(os.listdir("/proc/self/task")) - before
+        workers = set(os.listdir("/proc/self/task")) - before
     finally:
         torch.set_num_threads(threads)
+    assert workers
     from llmx_cpu.native import PartRecord, kernel_library
 
     lib, x, y = kernel_library(), np.ones((2, 64), np.float32), np.empty((2, 512), np.float32)
@@ -217,11 +219,11 @@ def test_the_pool_is_parked_between_calls() -> None:
         lib.llmx_test_linear(engine.pointer, records, 1, x.ctypes.data, 2, 64, y.ctypes.data, 512, None, 0, None)
 
     def spent(call: Callable[[], None]) -> int:
-        began = own({worker})
+        began = own(workers)
         for _ in range(100):
             call()
             time.sleep(0.001)
-        return own({worker}) - began
+        return own(workers) - began
 
     rounds = [(spent(kernel), spent(unparked)) for _ in range(3)]
     assert (y == 64).all()
