@@ -44,18 +44,22 @@ def check_requirements() -> Iterator[Finding]:
 
 
 def _unmet(dist: Distribution) -> Iterator[tuple[str, str | None]]:
-    """(requirement, installed version) that do not fit; those of extras only where they are installed."""
+    """(requirement, installed version) that do not fit; those of an extra only where all that it asks for is installed."""
+    needs: dict[str, list[tuple[Requirement, str | None]]] = {}
     for text in dist.requires or ():
         try:
             need = Requirement(text)
         except InvalidRequirement:
             continue
         extra = next(iter(re.findall(r"extra\s*==\s*['\"]([\w-]+)", text)), "")
-        have = _version(need.name)
-        if need.marker is not None and not need.marker.evaluate({"extra": extra}):
+        if need.marker is None or need.marker.evaluate({"extra": extra}):
+            needs.setdefault(extra, []).append((need, _version(need.name)))
+    for extra, found in needs.items():
+        if extra and any(have is None for _, have in found):
             continue
-        if (have is None and not extra) or (have is not None and have not in need.specifier and not need.specifier.contains(have, prereleases=True)):
-            yield f"{need.name}{need.specifier}", have
+        for need, have in found:
+            if have is None or not (have in need.specifier or need.specifier.contains(have, prereleases=True)):
+                yield f"{need.name}{need.specifier}", have
 
 
 def check_foreign() -> Iterator[Finding]:

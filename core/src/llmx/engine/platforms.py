@@ -71,5 +71,5 @@ def _inspect(loader: PluginLoader, name: str) -> tuple[str, tuple[EnvVar, ...], 
         hook = loader.activate(name).hook
     except LlmxError as error:
         return str(error).strip().splitlines()[-1], (), ()
-    env_vars = tuple(item for items in hook.llmx_env_vars() for item in items)
+    env_vars = tuple(dict.fromkeys(item for items in hook.llmx_env_vars() for item in items))  # a package's kernels and its platform have the same
     return "", env_vars, tuple(item for items in hook.llmx_diagnostics() for item in items)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from llmx.config import EngineConfig, PlatformConfig
 from llmx.errors import ConfigError, PlatformError
+from llmx.hooks import EnvVar
 from llmx.platform.cgroup import limit_folders
 from llmx_cpu.native import ISA_NAMES, best_isa
 
@@ -16,6 +17,7 @@ __all__ = [
     "ACTIVATIONS",
     "FINE_POSITIONS",
     "STEP_TOKENS",
+    "VARIABLES",
     "activation_mode",
     "chosen_isa",
     "cpu_model",
@@ -34,6 +36,14 @@ __all__ = [
 ACTIVATIONS = {"auto": "int16+int8", "int16": "int16", "int8": "int8"}
 FINE_POSITIONS = 64
 _TURN_US = "3000"  # that an engine computes at least before it lets another: so long that caches pay off
+VARIABLES = (
+    EnvVar("LLMX_CPU_ISA", "auto", f"instruction-set level: auto, {', '.join(ISA_NAMES)}"),
+    EnvVar("LLMX_CPU_THREADS", "", "threads of the pool; the usable CPUs when empty (--threads goes first)"),
+    EnvVar("LLMX_CPU_ACT", "auto", f"inputs of quantised weights: int16 (near float32), int8 (faster), auto (int16 to position {FINE_POSITIONS})"),
+    EnvVar("LLMX_CPU_FUSE", "1", "0: run every op alone; results are the same bits"),
+    EnvVar("LLMX_CPU_TURN_US", _TURN_US, "several models in one server: microseconds that one computes at least before the next; 0: all at once"),
+    EnvVar("LLMX_CPU_PREFAULT", "0", "1: the KV cache takes all its memory at the start, not when a page is first written"),
+)
 STEP_TOKENS = 1024  # token rows per step: longer chunks read no weight less often than the caches allow
 
 

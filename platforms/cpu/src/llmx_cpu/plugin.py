@@ -13,8 +13,8 @@ from llmx.hooks import Communicator, ConfigIssue, ConfigPatch, DeviceCaps, DiagI
 from llmx_cpu.lower.tape import ABI
 from llmx_cpu.machine import (
     ACTIVATIONS,
-    FINE_POSITIONS,
     STEP_TOKENS,
+    VARIABLES,
     activation_mode,
     chosen_isa,
     cpu_model,
@@ -183,14 +183,7 @@ def llmx_communicator(config: EngineConfig, caps: DeviceCaps, group: ProcessGrou
 @hookimpl
 def llmx_env_vars() -> list[EnvVar]:
     """Variables of the platform."""
-    return [
-        EnvVar("LLMX_CPU_ISA", "auto", f"instruction-set level: auto, {', '.join(ISA_NAMES)}"),
-        EnvVar("LLMX_CPU_THREADS", "", "threads of the pool; the usable CPUs when empty (--threads goes first)"),
-        EnvVar("LLMX_CPU_ACT", "auto", f"inputs of quantised weights: int16 (near float32), int8 (faster), auto (int16 to position {FINE_POSITIONS})"),
-        EnvVar("LLMX_CPU_FUSE", "1", "0: run every op alone; results are the same bits"),
-        EnvVar("LLMX_CPU_TURN_US", "3000", "several models in one server: microseconds that one computes at least before the next; 0: all at once"),
-        EnvVar("LLMX_CPU_PREFAULT", "0", "1: the KV cache takes all its memory at the start, not when a page is first written"),
-    ]
+    return list(VARIABLES)
 
 
 @hookimpl

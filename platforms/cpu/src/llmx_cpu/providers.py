@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 from llmx.config import EngineConfig
 from llmx.errors import PlatformError
-from llmx.hooks import DeviceCaps, ImplDef, hookimpl
+from llmx.hooks import DeviceCaps, EnvVar, ImplDef, hookimpl
 from llmx.platform.plan import OpSpec
 from llmx.program.attrs import AttentionAttrs
 from llmx_cpu import supports
-from llmx_cpu.machine import option
+from llmx_cpu.machine import VARIABLES, option
 from llmx_cpu.native import kernel_library
 
-__all__ = ["attention", "linear", "llmx_attention_backends", "llmx_gemm_kernels", "onednn"]
+__all__ = ["attention", "linear", "llmx_attention_backends", "llmx_env_vars", "llmx_gemm_kernels", "onednn"]
 
 _WHEN_ASKED = -10  # below the reference kernels
 _HOST = "numpy.ops"  # values lie where this package's code can read them
@@ -42,6 +42,12 @@ def llmx_gemm_kernels(config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:
     if not caps.has(_HOST):
         return []
     return [_impl("linear", "native", f"native:{_level(config)}.linear", linear), _impl("linear", "onednn", "onednn:Linear", onednn)]
+
+
+@hookimpl
+def llmx_env_vars() -> list[EnvVar]:
+    """Those of the package: they stay known where another platform uses these kernels."""
+    return list(VARIABLES)
 
 
 def _level(config: EngineConfig) -> str:
