@@ -87,7 +87,7 @@ def configuration(variables: Mapping[str, Iterable[EnvVar]], plugins: Iterable[P
         parts[-1] += "".join("\n" + _row(option) for option in options) + "\n"
     for platform, own in variables.items():
         parts.append(f"## Variables of the platform {platform}\n\n| variable | default | what |\n|---|---|---|")
-        parts[-1] += "".join(f"\n| `{one.name}` | {_code(one.default)} | {_cell(one.doc)} |" for one in own) + "\n"
+        parts[-1] += "".join(f"\n| `{one.name}` | {_code(one.default)} | {_cell(one.doc)} |" for one in dict.fromkeys(own)) + "\n"
     for plugin, own_options in groupby(plugins, key=lambda option: option.plugin):
         parts.append(f"## Options of the plugin {plugin}\n\nThey are there where `llmx-{plugin}` is installed.\n\n| option | default | what |\n|---|---|---|")
         parts[-1] += "".join("\n" + _row(option) for option in own_options) + "\n"
