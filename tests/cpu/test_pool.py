@@ -56,3 +56,13 @@ def test_busy_neighbour_does_not_block_a_phase() -> None:
         for other in others:
             other.kill()
             other.wait()
+
+
+def test_a_pool_ends_whatever_its_threads_are_doing() -> None:
+    """Pools of more threads than processors, closed at once and after some work. Without an end the test's time limit says so."""
+    tensor = quantize(np.ones((1040, 256), np.float32), "q8_0")
+    for turn in range(400):
+        engine = Engine(ISA, 8)
+        if turn % 4 == 0:
+            product(engine, engine.weight(tensor), np.ones((4, 256), np.float32))
+        engine.close()

@@ -292,6 +292,7 @@ void Pool::worker(int index) {
   uint32_t phase = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
     const int32_t active = active_.load();
+    if (stop_.load()) return;  // asked behind active_, whose last change is the end: who saw that one must not sleep for another
     if (index >= std::max(2, active)) {  // the first two stay: each can lead
       futex_wait(&active_, active);
       continue;
