@@ -30,6 +30,8 @@ from llmx.testing.conformance.op_programs import op_model
 from llmx.testing.conformance.ops import _cases, run_case
 from llmx.testing.conformance.subject import Subject
 from llmx.testing.op_cases import attention_width, attention_write
+from llmx.weights.quant import dequantize, quantize
+from llmx.weights.safetensors import SafetensorsSource
 from llmx_triton.supports import FORMATS
 from tests.grouped_checkpoints import write_grouped
 
@@ -43,6 +45,8 @@ MIXTURES = {
     "bf16 of one": (MoeSpec(1, 1, act="gelu", ffn=33), 8, "bf16", False),
     "f16": (MoeSpec(40, 2, ffn=65), 40, "f16", False),
 }
+
+EIGHT = ((33, 64, "q8_0"), (97, 128, "int8_g64"), (1, 256, "int8_g128"), (257, 160, "int8_g32"))
 
 
 def _providers(subject: Subject) -> None:
@@ -125,13 +129,67 @@ def _deepseek(subject: Subject) -> None:
     assert set(providers) == {"triton"}
 
 
+def _awq(subject: Subject) -> None:
+    """A checkpoint's words are kept as they are stored, and its model runs on them."""
+    from llmx_triton.products import group_part
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_grouped(Path(folder), "awq", group=32, sym=False)
+        bundle = load_model(ModelConfig(folder)).bundle
+        name = "model.layers.0.mlp.down_proj"
+        stored = SafetensorsSource(Path(folder)).raw(f"{name}.qweight")
+        ref = next(ref for ref in bundle.model.weights().values() if ref.name == f"{name}.weight")
+        made = group_part(bundle.weights.get(ref), None, torch.device("cpu"))
+        assert made.awq and made.words.numpy().tobytes() == stored.data.tobytes() and tuple(made.words.shape) == stored.shape
+        _against_reference("linear", replace(bundle, weights=_copied(bundle)), subject)
+
+
+def _copied(bundle: ModelBundle) -> MemorySource:
+    """Its weights in memory: an executor closes the files that it has loaded from."""
+    tensors = {ref.name: bundle.weights.get(ref) for ref in bundle.model.weights().values()}
+    return MemorySource({name: replace(t, data=t.data.copy()) for name, t in tensors.items()})
+
+
+def _eight_bits(rows: int, width: int, scheme: str, subject: Subject) -> None:
+    """Rows rounded to int8 in runs of 32: equal to the same in numpy, and near the product with exact rows."""
+    from llmx_triton.eight_bits import eight_part
+
+    rng = np.random.default_rng(rows + width)
+    x, weight = rng.normal(size=(7, width)).astype(np.float32), quantize(rng.normal(size=(rows, width)).astype(np.float32), scheme)
+    x[2], x[3, :32], bias = 0.0, 0.0, rng.normal(size=rows).astype(np.float32)
+    runs = x.reshape(7, -1, 32)
+    scale = np.abs(runs).max(axis=2, keepdims=True) / np.float32(127)
+    codes = np.floor(runs / np.where(scale == 0, np.float32(1), scale) + np.float32(0.5))
+    found = eight_part(weight, torch.from_numpy(bias), torch.device("cpu")).times(torch.from_numpy(x)).numpy()
+    exact = x.astype(np.float64) @ dequantize(weight).T.astype(np.float64) + bias
+    subject.near(found, ((codes * scale).reshape(7, -1).astype(np.float64) @ dequantize(weight).T.astype(np.float64) + bias).astype(np.float32), "rows")
+    assert 0 < np.square(found - exact).mean() < 0.02**2 * exact.var()
+
+
+def _eight_bits_in_a_model(subject: Subject) -> None:
+    """Where the user puts it first it computes what it takes, and the other kernels the rest; never where values are float32."""
+    bundle, order = tiny_llama("int8_g32", "q4_1"), ["linear=triton.w8a8,triton"]
+    found = []
+    for options in ({"dtype": "auto", "kernel": order}, {"dtype": "float32"}):
+        config, _ = subject.configured(kv_cache_dtype="float32", **options)
+        linear = [one.resolution for one in subject.choices(bundle, config) if one.resolution.kinds == ("linear",)]
+        assert {one.provider for one in linear} == ({"triton.w8a8", "triton"} if "kernel" in options else {"triton"})
+        driver = Driver(subject.executor(bundle, blocks=200, config=config))
+        driver.join({0: list(range(5, 36))})
+        found.append(logits_of(driver.executor, driver.seq, {0: list(range(5, 36))}, {0: 0})[0])
+    config, _ = subject.configured(dtype="float32", kernel=order)
+    refused = {one[2] for choice in subject.choices(bundle, config) for one in choice.resolution.rejected if one[:2] == ("triton.w8a8", "supports")}
+    assert any("values of float32" in why for why in refused)
+    error = float(np.square(found[0] - found[1]).mean() / found[1].var())
+    assert 0 < error < 0.06**2, error  # of a product 0.5%, which random layers enlarge
+
+
 def _gptq(subject: Subject) -> None:
     """A checkpoint as it is published, through the reader."""
     with tempfile.TemporaryDirectory() as folder:
         write_grouped(Path(folder), "gptq", group=64, sym=False)
         bundle = load_model(ModelConfig(folder)).bundle
-        tensors = {ref.name: bundle.weights.get(ref) for ref in bundle.model.weights().values()}  # an executor closes the files that it has loaded from
-        _against_reference("linear", replace(bundle, weights=MemorySource({name: replace(t, data=t.data.copy()) for name, t in tensors.items()})), subject)
+        _against_reference("linear", replace(bundle, weights=_copied(bundle)), subject)
 
 
 def _against_reference(kind: str, bundle: ModelBundle, subject: Subject) -> None:
@@ -178,7 +236,8 @@ def checks() -> dict[str, Callable[[Subject], None]]:
     found |= {f"experts {name}": partial(_experts, *case) for name, case in MIXTURES.items()}
     for n, k in ((33, 64), (97, 128), (1, 256)):
         found |= {f"linear {n}x{k} {scheme}": partial(_group_linear, n, k, scheme) for scheme in FORMATS[3:] if k % int(scheme.split("_g")[1]) == 0}
-    found["gptq checkpoint"] = _gptq
+    found |= {f"eight bits {n}x{k} {scheme}": partial(_eight_bits, n, k, scheme) for n, k, scheme in EIGHT}
+    found |= {"gptq checkpoint": _gptq, "awq checkpoint": _awq, "eight bits in a model": _eight_bits_in_a_model}
     found["deepseek-v3"] = _deepseek
     return found
 

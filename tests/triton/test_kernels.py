@@ -19,11 +19,14 @@ from llmx_triton import supports  # noqa: E402
 
 QUICK = ("providers", "no interpreter", "norm rms with a floor", "norm rms of 131", "act_mul", "linear 33x64 q4_0", "linear 33x64 q4_1", "linear 97x96 q8_0")
 QUICK += ("linear 33x64 int4z_g32", "linear 97x128 int4_g128", "linear 33x64 int8_g64", "mla", "experts f32", "experts bf16 of one", "gptq checkpoint")
+QUICK += ("awq checkpoint", "eight bits 33x64 q8_0", "eight bits 97x128 int8_g64", "eight bits in a model")
 GRAPHS = ("one graph",)
 LONG = (
     *(f"norm rms of {width}" for width in (1, 7, 33, 64)),
     *(f"linear {shape} {scheme}" for shape in ("1x32", "257x160") for scheme in ("q4_0", "q4_1", "q8_0")),
     *(f"linear {shape} {name}_g{group}" for shape in ("97x128", "1x256") for name in ("int4", "int4z", "int8") for group in (32, 64, 128)),
+    "eight bits 1x256 int8_g128",
+    "eight bits 257x160 int8_g32",
     "experts f16",
     "deepseek-v3",
     *(f"qkv {name}" for name in ("plain", "pairs, part of the head", "no rope", "norm per head")),
@@ -99,3 +102,6 @@ def test_what_is_taken() -> None:
     assert "several formats (f16, f32)" in str(supports.moe_experts(OpSpec("moe_experts", experts, ("f16", "f32"))))
     assert supports.linear(OpSpec("linear", None, ("q4_1", "int4z_g64", "q8_0"))) is None
     assert "bf16" in str(supports.linear(OpSpec("linear", None, ("q4_1", "bf16"))))
+    assert supports.eight_bits(OpSpec("linear", None, ("int8_g64", "q8_0"), dtype="auto")) is None
+    assert "weights of q4_1" in str(supports.eight_bits(OpSpec("linear", None, ("q4_1",), dtype="auto")))
+    assert "values of float32" in str(supports.eight_bits(OpSpec("linear", None, ("q8_0",))))

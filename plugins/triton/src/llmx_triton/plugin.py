@@ -8,13 +8,13 @@ from llmx.hooks import DeviceCaps, ImplDef, hookimpl
 __all__ = ["llmx_attention_backends", "llmx_gemm_kernels", "llmx_op_kernels"]
 
 
-def _impl(kind: str, target: str, supports: str | None) -> ImplDef:
+def _impl(kind: str, target: str, supports: str | None, provider: str = "triton", priority: int = 30) -> ImplDef:
     return ImplDef(
         kinds=(kind,),
-        provider="triton",
+        provider=provider,
         abi="torch/1",
         target=f"llmx_triton.{target}",
-        priority=30,
+        priority=priority,
         requires=frozenset({"kernels.tiles"}),
         tags=frozenset({"deterministic", "graph_safe"}),
         supports=None if supports is None else f"llmx_triton.supports:{supports}",
@@ -35,7 +35,11 @@ def llmx_attention_backends(config: EngineConfig, caps: DeviceCaps) -> list[Impl
 @hookimpl
 def llmx_gemm_kernels(config: EngineConfig, caps: DeviceCaps) -> list[ImplDef]:
     """Products with weights of 8 and 4 bits, and of the experts of a mixture."""
-    return [_impl("linear", "gemm:Linear", "linear"), _impl("moe_experts", "experts:Experts", "moe_experts")]
+    return [
+        _impl("linear", "gemm:Linear", "linear"),
+        _impl("linear", "gemm:EightBits", "eight_bits", "triton.w8a8", 20),  # rounds what comes in: only where the user puts it first
+        _impl("moe_experts", "experts:Experts", "moe_experts"),
+    ]
 
 
 @hookimpl

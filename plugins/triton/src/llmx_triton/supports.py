@@ -5,10 +5,11 @@ from __future__ import annotations
 from llmx.platform import OpSpec
 from llmx.program.attrs import ActAttrs, AttentionAttrs, MlaAttrs, MoeAttrs, NormAttrs, QkvAttrs, QkvSpec
 
-__all__ = ["ACTIVATIONS", "DENSE", "FORMATS", "act_mul", "attention", "linear", "mla", "moe_experts", "norm", "qkv_prep"]
+__all__ = ["ACTIVATIONS", "DENSE", "EIGHT_BITS", "FORMATS", "act_mul", "attention", "eight_bits", "linear", "mla", "moe_experts", "norm", "qkv_prep"]
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 FORMATS = ("q8_0", "q4_0", "q4_1", *(f"{name}_g{group}" for name in ("int4", "int4z", "int8") for group in (32, 64, 128)))
+EIGHT_BITS = tuple(name for name in FORMATS if name.startswith(("q8", "int8")))
 DENSE = ("f32", "bf16", "f16")
 _WIDEST = 16384  # elements of a row that one program holds
 _LARGEST_HEAD = 256
@@ -75,6 +76,15 @@ def linear(spec: OpSpec) -> str | None:
     """Weights of 8 and 4 bits, in blocks of 32 and in groups."""
     other = [quant for quant in spec.quants if quant not in FORMATS]
     return _refused((bool(other), f"weights of {', '.join(other)} (there are {', '.join(FORMATS)})"))
+
+
+def eight_bits(spec: OpSpec) -> str | None:
+    """int8 weights, and rows that may be rounded to int8."""
+    other = [quant for quant in spec.quants if quant not in EIGHT_BITS]
+    return _refused(
+        (bool(other), f"weights of {', '.join(other)} (there are {', '.join(EIGHT_BITS)})"),
+        (spec.dtype == "f32", "values of float32 (--dtype float32); it rounds them to 8 bits"),
+    )
 
 
 def mla(spec: OpSpec) -> str | None:
