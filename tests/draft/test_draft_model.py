@@ -46,8 +46,3 @@ def test_what_is_wrong_is_named(tiny: Path, draft: Path, change: dict[str, Any],
     with pytest.raises(Exception, match=word) as caught:
         LLM(model=str(tiny), platform="cpu", threads=1, max_model_len=256, num_blocks=300, speculative_config=spec)
     assert isinstance(caught.value, ConfigError) or "/nowhere" in str(spec["model"])
-
-
-def test_another_vocabulary_is_refused(tiny: Path, draft: Path) -> None:
-    with pytest.raises(ConfigError, match="384 ids instead of 49152"):
-        LLM(platform="cpu", threads=1, speculative_config={"method": "draft_model", "model": str(draft)})

@@ -1,4 +1,4 @@
-"""DraftModel: a smaller model of the same vocabulary guesses what the model will say.
+"""DraftModel: a smaller model guesses what the model will say.
 
 Source: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding" (2023); here its most likely token is the guess.
 """
@@ -14,6 +14,7 @@ from llmx.config import EngineConfig, ModelConfig
 from llmx.draft.device import DeviceProposer
 from llmx.draft.joined import joined
 from llmx.draft.settings import text, whole_number
+from llmx.draft.vocabulary import Translation, translated
 from llmx.errors import ConfigError
 from llmx.models.load import LoadedModel, ModelSummary, load_model
 from llmx.models.registry import ModelRegistry
@@ -22,6 +23,7 @@ from llmx.tokens.tokenizer import Tokenizer
 __all__ = ["DraftModel", "ParallelDraftModel"]
 
 _KINDS = ("full", "sliding")  # what its pages may be: rejected guesses leave nothing behind in these
+_SHARED = 0.05  # of the target's tokens, at least: a draft model with fewer says almost nothing that the target could say
 
 
 class DraftModel:
@@ -34,7 +36,7 @@ class DraftModel:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         model = text(settings, "model")
         if model is None:
-            raise _error("model is missing: name the draft model, a smaller one of the same vocabulary: a folder, a .gguf file or org/name")
+            raise _error("model is missing: name the draft model, a smaller one: a folder, a .gguf file or org/name")
         whole_number(settings, "draft_tensor_parallel_size", 1, 1)
         parallel = settings.get("parallel_drafting", False)
         if not isinstance(parallel, bool):
@@ -50,7 +52,9 @@ class DraftModel:
             download_dir=kept.download_dir, offline=kept.offline, hf_token=kept.hf_token, cache_dir=kept.cache_dir, runner="generate",
         )  # fmt: skip
         draft = load_model(wanted, registry)
-        _check_vocabulary(loaded.summary, draft.summary)
+        other = _translation(loaded.summary, draft.summary)
+        if other is not None and self._parallel:
+            raise _error(f"{draft.summary.name} has another vocabulary than {loaded.summary.name}: parallel drafting needs the same, take method draft_model")
         for state in draft.bundle.model.states.values():
             if state.spec.kind not in _KINDS:
                 why = f"{draft.summary.name} keeps {state.spec.kind} states, which guesses would spoil"
@@ -58,7 +62,10 @@ class DraftModel:
         warnings = [*loaded.warnings, *(f"draft model: {warning}" for warning in draft.warnings)]
         if draft.summary.context_length < loaded.summary.max_model_len:
             warnings.append(f"draft model: {draft.summary.name} was made for {draft.summary.context_length} tokens: behind them it will guess badly")
-        bundle = joined(loaded.bundle, draft.bundle)
+        if other is not None:
+            shown = f"it has {other.exact} of the {other.texts} tokens of {loaded.summary.name}"
+            warnings.append(f"draft model: {draft.summary.name} has another vocabulary: {shown}, the others are translated in part")
+        bundle = joined(loaded.bundle, draft.bundle if other is None else translated(draft.bundle, other))
         return replace(loaded, bundle=replace(bundle, draft_mask=_mask_of(draft) if self._parallel else -1), warnings=tuple(warnings))
 
     def begin(self, tokens: Sequence[int], *, private: bool) -> DeviceProposer:
@@ -86,17 +93,19 @@ def _mask_of(draft: LoadedModel) -> int:
     raise _error(f"{draft.summary.name} was not trained for parallel drafting: its config.json has no pard_token: take method draft_model without it")
 
 
-def _check_vocabulary(target: ModelSummary, draft: ModelSummary) -> None:
-    other = f"{draft.name} guesses for {target.name}, but"
-    if draft.vocab_size != target.vocab_size:
-        raise _error(f"{other} its vocabulary has {draft.vocab_size} ids instead of {target.vocab_size}: take a draft model with the same tokenizer")
-    if draft.tokenizer.path == target.tokenizer.path or _same_file(draft.tokenizer.path, target.tokenizer.path):
-        return
+def _translation(target: ModelSummary, draft: ModelSummary) -> Translation | None:
+    """None: the vocabularies are the same, id by id. Raises ConfigError where they share less than a twentieth of the target's tokens."""
+    same = draft.tokenizer.path == target.tokenizer.path or _same_file(draft.tokenizer.path, target.tokenizer.path)
+    if same and draft.vocab_size == target.vocab_size:
+        return None
     one, two = Tokenizer.load(target.tokenizer), Tokenizer.load(draft.tokenizer)
-    for token in range(target.vocab_size):
-        if one.token_bytes(token) != two.token_bytes(token):
-            shown = f"{two.token_bytes(token)!r} there and {one.token_bytes(token)!r} here"
-            raise _error(f"{other} it has another vocabulary: token {token} is {shown}: take a draft model with the same tokenizer")
+    if draft.vocab_size == target.vocab_size and all(one.token_bytes(token) == two.token_bytes(token) for token in range(target.vocab_size)):
+        return None
+    found = Translation.of(one, target.vocab_size, two, draft.vocab_size)
+    if found.exact < _SHARED * found.texts:
+        shown = f"{draft.name} has {found.exact} of the {found.texts} tokens of {target.name}, less than {_SHARED:.0%}"
+        raise _error(f"{shown}: its guesses would nearly all be wrong: take a draft model of a closer vocabulary, or method suffix")
+    return found
 
 
 def _same_file(one: str, other: str) -> bool:
