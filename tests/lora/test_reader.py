@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.lora.adapters import write_adapter
 
 MODEL = tiny_llama().model
 SIZES = {part.target: part.weight.shape for part in MODEL.programs["main"].parts()}
+BY_CHANCE = random.Random(1)
 GOOD, TABLE = "model.layers.0.self_attn.q_proj", "model.embed_tokens"
 
 
@@ -67,6 +69,14 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "senseless pattern": (lambda f: write_adapter(f, {GOOD: pair()}, rank_pattern={"(": 4}), "no regular expression"),
     "a pattern that is wrong behind other text": (
         lambda f: write_adapter(f, {GOOD: pair()}, rank_pattern={"(?i)q_proj": 4}), r"rank_pattern has '\(\?i\)q_proj', which is no regular expression"
+    ),
+    "a pattern of another kind": (lambda f: write_adapter(f, {GOOD: pair()}, alpha_pattern={"(?=q)": 4}), r"alpha_pattern has '\(\?=q\)', .*write module"),
+    "too many patterns": (
+        lambda f: write_adapter(f, {GOOD: pair()}, rank_pattern={f"(a|b){i}": 4 for i in range(65)}), "rank_pattern has 65 keys with groups or counts, more"
+    ),
+    "a pattern of too many ways": (
+        lambda f: write_adapter(f, {"".join(BY_CHANCE.choices("ab", k=40_000)): pair()}, rank_pattern={"(a|b)*a(a|b){200}": 4}),
+        r"rank_pattern has '\(a\|b\)\*a\(a\|b\)\{200\}', which .*: it takes more than 100000 steps; write module names as peft does",
     ),
     "a pattern that is too large": (lambda f: write_adapter(f, {GOOD: pair()}, rank_pattern={"q{99999999999999}": 4}), "rank_pattern has 'q"),
     "an endless rank": (lambda f: write_adapter(f, {GOOD: pair()}, rank_pattern={"q_proj": float("inf")}), "rank_pattern is .*finite numbers above 0"),

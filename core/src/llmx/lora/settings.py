@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from llmx.errors import ModelError
+from llmx.lora.pattern import NamePattern
 from llmx.record import record
 from llmx.weights.json_file import read_json_object
 
@@ -29,25 +28,27 @@ _REFUSED: Mapping[str, str] = {
     "trainable_token_indices": f"trained tokens are not served: {_MERGE}",
     "corda_config": "CorDA changes the base weights: convert it to a plain LoRA when saving",
 }
+_BRANCHING = 64  # keys of a rank_pattern or alpha_pattern that are more than a name: each may take a tenth of a second
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # ways to begin that move part of the base weights into the adapter
 
 
 @record
 class AdapterSettings:
-    """Rank and strength of each module's adapter. ranks, alphas: patterns (regular expressions over ends of module names) -> values."""
+    """Rank and strength of each module's adapter. ranks, alphas: patterns and the values of modules that they match; the first one counts."""
 
     rank: int
     alpha: float
     rslora: bool = False
     dora: bool = False
-    ranks: Mapping[str, Any] = field(default_factory=dict)
-    alphas: Mapping[str, Any] = field(default_factory=dict)
+    ranks: tuple[tuple[NamePattern, Any], ...] = ()
+    alphas: tuple[tuple[NamePattern, Any], ...] = ()
     base: str = ""  # base_model_name_or_path
+    path: str = CONFIG_NAME
     whole: tuple[str, ...] = ()  # modules_to_save: ends of the names of modules that come with a weight of their own
 
     def rank_of(self, module: str) -> int:
-        """The rank of a module's adapter."""
-        return int(_matching(self.ranks, module, self.rank))
+        """The rank of a module's adapter. Raises ModelError for a pattern that takes too long; so does scale_of."""
+        return int(self._matching("rank_pattern", self.ranks, module, self.rank))
 
     def saves(self, module: str) -> bool:
         """Whether modules_to_save names a module."""
@@ -60,17 +61,19 @@ class AdapterSettings:
 
     def scale_of(self, module: str) -> float:
         """What B (A x) is multiplied by."""
-        rank, alpha = self.rank_of(module), float(_matching(self.alphas, module, self.alpha))
+        rank, alpha = self.rank_of(module), float(self._matching("alpha_pattern", self.alphas, module, self.alpha))
         return alpha / rank**0.5 if self.rslora else alpha / rank
 
-
-def _matching(patterns: Mapping[str, Any], module: str, otherwise: Any) -> Any:
-    """The value of the first pattern that is the module's name, or its end behind a dot."""
-    return next((value for pattern, value in patterns.items() if re.fullmatch(_at_end(pattern), module)), otherwise)
-
-
-def _at_end(pattern: str) -> str:
-    return rf"(.*\.)?({pattern})"
+    def _matching(self, field: str, patterns: tuple[tuple[NamePattern, Any], ...], module: str, otherwise: Any) -> Any:
+        """The value of the first pattern that is the module's name, or its end behind a dot."""
+        for pattern, value in patterns:
+            try:
+                if pattern.matches(module):
+                    return value
+            except ValueError as error:
+                why = f"which is no pattern that can be matched quickly: {error}; write module names as peft does"
+                raise ModelError(f"{field} has {_shown(pattern.text)}, {why}", path=self.path) from error
+        return otherwise
 
 
 def read_settings(folder: Path) -> AdapterSettings:
@@ -104,22 +107,25 @@ def read_settings(folder: Path) -> AdapterSettings:
     return AdapterSettings(
         rank, float(alpha), bool(config.get("use_rslora")), bool(config.get("use_dora")),
         _patterns(config, "rank_pattern", path), _patterns(config, "alpha_pattern", path), str(config.get("base_model_name_or_path") or ""),
-        tuple(whole),
+        str(path), tuple(whole),
     )  # fmt: skip
 
 
-def _patterns(config: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
-    given = config.get(name) or {}
+def _patterns(config: Mapping[str, Any], name: str, path: Path) -> tuple[tuple[NamePattern, Any], ...]:
+    given, found = config.get(name) or {}, list[tuple[NamePattern, Any]]()
     if not isinstance(given, dict) or not all(_finite(value) and value > 0 for value in given.values()):
         raise ModelError(f"{name} is {_shown(given)}: an object of names and finite numbers above 0 is needed", path=str(path))
-    for pattern in given:
+    for text, value in given.items():
         try:
-            re.compile(pattern)
-            re.compile(_at_end(pattern))  # what is right alone may be wrong behind other text: flags like (?i)
-        except (re.error, OverflowError, RecursionError) as error:
+            found.append((NamePattern(text), value))
+        except ValueError as error:
             why = f"which is no regular expression for the end of a module's name: {error}"
-            raise ModelError(f"{name} has {_shown(pattern)}, {why}; write module names as peft does", path=str(path)) from error
-    return given
+            raise ModelError(f"{name} has {_shown(text)}, {why}; write module names as peft does", path=str(path)) from error
+    branching = sum(pattern.branches for pattern, _ in found)
+    if branching > _BRANCHING:
+        why = f"{branching} keys with groups or counts, more than {_BRANCHING}"
+        raise ModelError(f"{name} has {why}: write module names as peft does", path=str(path))
+    return tuple(found)
 
 
 def _finite(value: Any) -> TypeGuard[float]:
