@@ -71,6 +71,21 @@ static void write_v(Int8Page page_type, uint8_t* to, const float* from, int64_t 
   if (pair) write_v(page_type, to, from + next, 0, false, slot + 1, dim);
 }
 
+// Asks for the memory that a token's rows go to: a line of K for each unit, which would come one after the other.
+template <class Page>
+LLMX_INLINE void ask_rows(const KvWriteArgs& a, int request, int64_t position) {
+  const KvGeometry& geo = a.geo;
+  const int32_t block = a.table[static_cast<int64_t>(a.slot[request]) * a.stride + position / kBlockTokens];
+  const int64_t k = k_bytes<Page>(geo.head_dim), v = v_bytes<Page>(geo.v_head_dim), slot = position % kBlockTokens;
+  const int64_t row = v / kBlockTokens * Page::kPerUnit;  // of V
+  const uint8_t* at = a.pages + block * geo.block_bytes + geo.layer_offset;
+  for (const uint8_t* end = at + geo.kv_heads * k; at < end; at += kLineBytes) __builtin_prefetch(at, 1, 3);
+  for (int h = 0; h < geo.kv_heads; ++h, at += v) {
+    const uint8_t* first = at + slot / Page::kPerUnit * row;
+    for (int64_t i = 0; i < row; i += kLineBytes) __builtin_prefetch(first + i, 1, 3);
+  }
+}
+
 // Writes one token row, or two where both fall into this call and share a pair; returns how many.
 template <class Page>
 static int write_rows(const KvWriteArgs& a, int request, int64_t position, int64_t row, int64_t end) {
@@ -92,6 +107,12 @@ static void kv_write(const KvWriteArgs& a, int64_t row_begin, int64_t row_end) {
   for (int r = 0; r < a.n && row < row_end; row += a.q[r], ++r) {
     const int64_t from = row > row_begin ? row : row_begin;
     const int64_t to = row + a.q[r] < row_end ? row + a.q[r] : row_end;
+    if (to - from == 1) {
+      const int64_t position = a.start[r] + (from - row);
+      if (a.geo.type == KvType::bf16) ask_rows<Bf16Page>(a, r, position);
+      if (a.geo.type == KvType::i8) ask_rows<Int8Page>(a, r, position);
+      if (a.geo.type == KvType::f32) ask_rows<F32Page>(a, r, position);
+    }
     for (int64_t i = from; i < to;) {
       const int64_t position = a.start[r] + (i - row);
       switch (a.geo.type) {

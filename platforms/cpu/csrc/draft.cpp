@@ -25,6 +25,7 @@ void Engine::swap_tape(StoredTape& other) {
   std::swap(ops_, other.ops);
   std::swap(values_, other.values);
   std::swap(parts_, other.parts);
+  std::swap(reads_, other.reads);
   std::swap(arena_, other.arena);
   std::swap(shape_, other.shape);
 }

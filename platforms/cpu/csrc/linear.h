@@ -42,7 +42,7 @@ struct PackedWeight {
 };
 
 // Integer activations: one 32-k block of 16 rows. x ~ d * a; s = d * sum(a); n = -sum(a); h: n of the first 16 k. fine: bit r
-// set: the low plane of row r counts.
+// set: the low plane of row r counts. Rows past the last hold anything; kernels may compute them, and store nothing of it.
 template <int Planes>
 struct alignas(64) ActBlock {
   int8_t q[Planes][kTileRows][kBlock];  // one plane: a; two: high, low

@@ -49,10 +49,6 @@ static void quantize_tile(const float* x, int64_t ldx, int64_t rows, int64_t k, 
     for (int64_t b = 0; b < blocks; ++b) quantize_block<Planes>(x + r * ldx + b * kBlock, tile + b, static_cast<int>(r), (fine >> r & 1) != 0);
   }
   for (int64_t b = 0; b < blocks; ++b) tile[b].fine = static_cast<int32_t>(fine & ((1u << rows) - 1));
-  for (int64_t b = 0; rows < kTileRows && b < blocks; ++b) {  // rows that a tile computes beside the real ones
-    for (int p = 0; p < Planes; ++p) memset(tile[b].q[p][rows], 0, static_cast<size_t>((kTileRows - rows) * kBlock));
-    for (int64_t r = rows; r < kTileRows; ++r) tile[b].d[r] = tile[b].s[r] = 0.0f, tile[b].n[r] = tile[b].h[r] = 0;
-  }
 }
 
 static void quantize(ActType type, const float* x, int64_t ldx, int64_t rows, int64_t k, void* out, uint32_t fine) {

@@ -24,6 +24,8 @@ constexpr int kSpinRounds = 64;           // pauses between two looks at the clo
 constexpr int64_t kSpinMicroseconds = 80;  // then yield
 constexpr int kTurnMicroseconds = 100;     // between two looks while the one who leads waits for a turn
 constexpr int kYields = 32;                // then sleep
+constexpr int64_t kAskedBytes = 24576;     // asked for in a wait: what memory brings in a few microseconds, and what leaves the cache to others
+constexpr int kAskedLines = 2;             // between two looks at what is waited for
 constexpr int kPatience = 4096;            // pauses in a wait for another: some 100 us
 constexpr int64_t kCountMicroseconds = 30000;   // processors lost are counted over so long:
 constexpr int64_t kCrowdedMicroseconds = 4000;  // one in so long is too many (alone one in 10 to 16 ms; beside a process that spins in 2.4 ms);
@@ -150,10 +152,21 @@ bool Pool::work(int index, Turns* turns) {
   return true;
 }
 
+void Pool::pause(int index) {
+  const Reads* table = ahead_.load(std::memory_order_acquire);
+  Claim& own = claims_[static_cast<size_t>(index)];
+  if (table != own.asked) own.asked = table, own.asked_bytes = 0;
+  if (!table || own.asked_bytes >= std::min(kAskedBytes, table[index].bytes) || active_.load(std::memory_order_relaxed) != threads_) return pause_cpu();
+  for (const uint8_t* begin : table[index].begin) {
+    for (int line = 0; begin && line < kAskedLines; ++line) __builtin_prefetch(begin + own.asked_bytes + line * 64, 0, 2);
+  }
+  own.asked_bytes += kAskedLines * 64;
+}
+
 void Pool::wait_done(int64_t n) {
   for (int spins = 0; done_.load(std::memory_order_acquire) != n; ++spins) {
     if (spins < kPatience) {
-      pause_cpu();
+      pause(leader_);
     } else {
       stand_aside();  // a worker with a chunk was preempted
     }
@@ -247,7 +260,7 @@ void Pool::help(uint32_t job) {
     } else if (turns_ && turns_->waiting()) {
       std::this_thread::sleep_for(std::chrono::microseconds(kTurnMicroseconds));
     } else if (spins < kPatience) {
-      pause_cpu();
+      pause(0);
     } else if (active_.load(std::memory_order_relaxed) == 1) {
       watchers_.fetch_add(1);
       const uint32_t seen = ended_.load();
@@ -260,7 +273,7 @@ void Pool::help(uint32_t job) {
 }
 
 // phase: the last one that was looked at. False: the pool ends, or there was nothing.
-bool Pool::wait_for_work(uint32_t epoch, uint32_t* phase) {
+bool Pool::wait_for_work(int index, uint32_t epoch, uint32_t* phase) {
   auto ready = [this, phase] {
     if (job_waits()) return true;
     const uint32_t now = phase_.load(std::memory_order_acquire);
@@ -272,7 +285,7 @@ bool Pool::wait_for_work(uint32_t epoch, uint32_t* phase) {
   do {
     for (int i = 0; i < kSpinRounds; ++i) {
       if (ready()) return true;
-      pause_cpu();
+      pause(index);
     }
     if (stop_.load(std::memory_order_relaxed)) return false;
   } while (!parked_.load(std::memory_order_relaxed) && now_us() < until);
@@ -298,7 +311,7 @@ void Pool::worker(int index) {
       continue;
     }
     const uint32_t epoch = epoch_.load();
-    if (!wait_for_work(epoch, &phase)) continue;
+    if (!wait_for_work(index, epoch, &phase)) continue;
     if (!lead(index, posted_.load(std::memory_order_acquire))) work(index);
   }
 }

@@ -7,12 +7,16 @@
 // calling thread once it comes to `help`. That one leads it, and the other helps; so the calling thread may do something else meanwhile,
 // and no more threads compute than the pool has.
 //
+// Who waits asks for what it reads first in the next phase of products (`ahead`): memory is idle then, and a phase of few rows takes
+// little longer than its weights need to come.
+//
 // Phases of few rows take some 50 us each. Where processors are shared with others, the thread that was preempted holds all up for a time
 // slice, again and again; then fewer threads are faster. `wake` counts how often the process lost a processor, and takes threads out and in.
 #pragma once
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -23,6 +27,12 @@ namespace llmx {
 
 using ChunkFn = void (*)(void* context, int64_t chunk, int worker);
 using JobFn = void (*)(void* context);
+
+// Where one thread begins to read in a phase of products: up to two places (the second null: one), which it reads at the same pace.
+struct Reads {
+  const uint8_t* begin[2];
+  int64_t bytes;  // of each, at least
+};
 
 // Flush denormals to zero in SSE/AVX (and NEON) arithmetic for a scope; the caller's mode is restored.
 class FloatMode {
@@ -50,6 +60,10 @@ class Pool {
   // Runs fn for chunks [0, n), n < 2^31. With one thread or one chunk it runs here and nothing is handed over.
   void run(int64_t n, ChunkFn fn, void* context);
   int64_t phases() const { return phases_; }
+
+  // What the next phase of products reads, one for each thread; null: nothing is known. `keep` holds such a table as long as the pool.
+  void ahead(const Reads* next) { ahead_.store(next, std::memory_order_release); }
+  const Reads* keep(std::vector<Reads> table) { return kept_.emplace_back(std::move(table)).data(); }
 
   static constexpr uint32_t kJobs = 2;  // posted and not ended, at most
   uint32_t post(JobFn fn, void* context);  // jobs run in order; returns the job's number
@@ -84,7 +98,7 @@ class Pool {
   template <class F>
   void over(int64_t n, int64_t grain, F body) {
     if (n <= 0) return;
-    const int64_t most = threads_ == 1 && !turns_ ? 1 : threads_ * int64_t{8};
+    const int64_t most = threads_ == 1 && !turns_ ? 1 : threads_ * int64_t{16};
     int64_t chunks = std::max<int64_t>(1, std::min(most, n / std::max<int64_t>(1, grain)));
     if (chunks > threads_) chunks -= chunks % threads_;
     auto chunk = [&](int64_t i, int worker) { body(i * n / chunks, (i + 1) * n / chunks, worker); };
@@ -101,6 +115,8 @@ class Pool {
  private:
   struct alignas(64) Claim {
     std::atomic<uint64_t> range{0};  // end (32 bits) | next (32): one fetch_add claims a chunk, and tells whether there was one
+    const Reads* asked = nullptr;    // the worker's own: of which table it asked for
+    int64_t asked_bytes = 0;         // so much already
   };
 
   struct Job {
@@ -109,10 +125,11 @@ class Pool {
   };
 
   void worker(int index);
-  bool wait_for_work(uint32_t epoch, uint32_t* phase);
+  bool wait_for_work(int index, uint32_t epoch, uint32_t* phase);
   bool work(int index, Turns* turns = nullptr);
   void pass_turn(int64_t n);
   void wait_done(int64_t n);
+  void pause(int index);  // a short one, of a worker that waits
   bool job_waits() const { return posted_.load(std::memory_order_acquire) != ended_.load(std::memory_order_relaxed) && !led_.load(std::memory_order_relaxed); }
   bool lead(int index, uint32_t limit);
   int32_t threads_of_step(bool few_rows);
@@ -129,6 +146,8 @@ class Pool {
   ChunkFn fn_ = nullptr;
   void* context_ = nullptr;
   std::vector<Claim> claims_;  // of each worker
+  std::deque<std::vector<Reads>> kept_;
+  std::atomic<const Reads*> ahead_{nullptr};
   alignas(64) std::atomic<uint32_t> phase_{0};
   alignas(64) std::atomic<int64_t> done_{0};
   alignas(64) std::atomic<uint32_t> posted_{0};  // jobs so far, and

@@ -78,6 +78,7 @@ const char* Engine::set_tape(const LlmxTape& tape) {
   token_lora_.assign(static_cast<size_t>(tape.max_tokens), -1);
   adapters_.clear();
   head_fine_.resize(kHeadRows);
+  plan_reads();
   return nullptr;
 }
 
@@ -230,7 +231,8 @@ void Engine::run_kv_write(const LlmxOp& op, const LlmxStepArgs& args) {
   const KvWriteArgs write{geometry(state), pages(state.group), slots_.blocks(state.group), slots_.stride(state.group), args.n,
                           args.slot,       args.q,             args.start,                 value(op.in[0]),            value(op.in[1]),
                           k,               v};
-  pool_.over_rows(args.t, (k + v) * 2, [&](int64_t begin, int64_t end) { attention_.kv_write(write, begin, end); });
+  // Each pair of elements of K has a line of memory of its own, which takes longer to come than its few bytes to copy.
+  pool_.over_rows(args.t, (k + v) * 16, [&](int64_t begin, int64_t end) { attention_.kv_write(write, begin, end); });
 }
 
 void Engine::run_attention(const LlmxOp& op, const LlmxStepArgs& args) {

@@ -153,6 +153,7 @@ struct StoredTape {  // a tape that is not running
   std::vector<LlmxOp> ops;
   std::vector<LlmxValue> values;
   std::vector<LlmxPart> parts;
+  std::vector<const Reads*> reads;
   std::unique_ptr<Pages> arena;
   LlmxTape shape{};
 };
@@ -232,6 +233,9 @@ class Engine {
   void run_qkv(const LlmxOp& op, int64_t rows);
   void run_linear(const LlmxOp& op, int64_t rows);
   void run_mlp(const LlmxOp& op, int64_t rows);
+  void plan_reads();
+  // Phase 0 or 1 of products of this op begins: those who wait may ask for what the next one reads.
+  void reads_after(const LlmxOp& op, int phase) { pool_.ahead(reads_[2 * static_cast<size_t>(&op - ops_.data()) + static_cast<size_t>(phase)]); }
   void round_tile(ActType type, const float* x, int64_t ldx, int64_t first, int64_t rows, int64_t columns, uint8_t* out, int64_t ld);
   void round_outliers(const BlockView& x, int64_t rows, int64_t blocks, int64_t among, uint8_t* out, uint32_t fine);
   LowPlane low_plane(const LlmxOp& op, int n) const;
@@ -268,6 +272,7 @@ class Engine {
   std::vector<LlmxOp> ops_;
   std::vector<LlmxValue> values_;
   std::vector<LlmxPart> parts_;
+  std::vector<const Reads*> reads_;  // two for each op: what the phase of products after its first, and after its second, reads
   std::vector<LlmxState> states_;
   std::vector<LlmxGroup> groups_;
   std::vector<std::unique_ptr<Pages>> pages_;

@@ -137,6 +137,42 @@ LowPlane Engine::low_plane(const LlmxOp& op, int n) const {
   return n == 1 ? LowPlane::nearby : LowPlane::outliers;
 }
 
+// Each thread's part of a phase begins where the pool cuts it; which panels go together does not matter here.
+void Engine::plan_reads() {
+  const int threads = pool_.threads();
+  auto at = [&](const LlmxPart* parts, int n, int thread) -> const uint8_t* {  // in the panels of all parts, one after the other
+    int64_t panel = 0;
+    for (int i = 0; i < n; ++i) panel += weights_[parts[i].weight].panels;
+    panel = panel * thread / threads;
+    for (; panel >= weights_[parts->weight].panels; ++parts) panel -= weights_[parts->weight].panels;
+    return weights_[parts->weight].data + panel * weights_[parts->weight].panel_bytes;
+  };
+  auto bytes = [&](const LlmxPart& part) { return weights_[part.weight].panels * weights_[part.weight].panel_bytes / threads; };
+  reads_.assign(2 * ops_.size(), nullptr);
+  std::vector<size_t> phases;  // places in reads_, in the order of running
+  std::vector<std::vector<Reads>> own;
+  for (size_t i = 0; i < ops_.size(); ++i) {
+    const LlmxOp& op = ops_[i];
+    if (op.kind != LLMX_LINEAR && op.kind != LLMX_MLP) continue;
+    const LlmxPart* parts = parts_.data() + op.i[0];
+    std::vector<Reads> first, second;
+    for (int thread = 0; thread < threads; ++thread) {
+      if (op.kind == LLMX_LINEAR) {
+        first.push_back({{at(parts, op.i[1], thread), nullptr}, bytes(parts[0])});
+      } else {
+        first.push_back({{at(parts, 1, thread), at(parts + 1, 1, thread)}, bytes(parts[0])});
+        second.push_back({{at(parts + 2, 1, thread), nullptr}, bytes(parts[2])});
+      }
+    }
+    phases.push_back(2 * i);
+    own.push_back(std::move(first));
+    if (second.empty()) continue;
+    phases.push_back(2 * i + 1);
+    own.push_back(std::move(second));
+  }
+  for (size_t p = 0; p < phases.size(); ++p) reads_[phases[p]] = pool_.keep(std::move(own[(p + 1) % phases.size()]));  // after the last: the next step
+}
+
 // Panels [begin, end) of one part for the rows of `tile` onward.
 void Engine::gemm(const LlmxPart& part, const LinearInput& input, int64_t tile, int64_t rows, float* y, int64_t ldy, const float* residual,
                   int64_t begin, int64_t end) {
@@ -180,6 +216,7 @@ void Engine::run_linear(const LlmxOp& op, int64_t rows) {
   const LlmxPart* parts = parts_.data() + op.i[0];
   const PreNorm norm = pre_norm(op, vector(op.w[0]), vector(op.w[1]));
   const bool adapted = lora_uses(parts, 0, op.i[1], &lora_uses_);
+  reads_after(op, 0);
   const LinearInput input = input_of(parts, op.i[1], value(op.in[0]), rows, op.i[2], norm.on ? &norm.params : nullptr, low_plane(op, op.i[1]), adapted);
   if (adapted) lora_shrink(lora_uses_, static_cast<const float*>(input.acts[index_of(ActType::f32)]), op.i[2]);
   linear(parts, op.i[1], input, value(op.out[0]), op.width, value(op.in[1]), adapted ? &lora_uses_ : nullptr);
@@ -189,6 +226,7 @@ void Engine::run_linear(const LlmxOp& op, int64_t rows) {
 void Engine::run_mlp(const LlmxOp& op, int64_t m) {
   const LlmxPart* parts = parts_.data() + op.i[0];
   const PreNorm norm = pre_norm(op, vector(op.w[0]), vector(op.w[1]));
+  reads_after(op, 0);
   const bool adapted = lora_uses(parts, 0, 3, &lora_uses_), first = adapted && has_use(lora_uses_, 0, 2), last = adapted && has_use(lora_uses_, 2, 3);
   const LinearInput input = input_of(parts, 2, value(op.in[0]), m, op.i[2], norm.on ? &norm.params : nullptr, low_plane(op, 2), first);
   std::vector<LoraUse> down;
@@ -240,6 +278,7 @@ void Engine::run_mlp(const LlmxOp& op, int64_t m) {
       }
     }
   });
+  reads_after(op, 1);
   if (last) lora_shrink(down, lora_mid_.data(), width);
   linear(parts + 2, 1, {{mid, mid, mid, mid}, m, width}, value(op.out[0]), op.width, value(op.in[1]), last ? &down : nullptr, 2);
 }
