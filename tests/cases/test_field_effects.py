@@ -24,6 +24,10 @@ def text(answer: dict[str, Any]) -> str:
     return str(choice["text"] if "text" in choice else choice["message"]["content"])
 
 
+def texts(answer: dict[str, Any]) -> set[str]:
+    return {text({"choices": [choice]}) for choice in answer["choices"]}
+
+
 def end(answer: dict[str, Any]) -> str:
     return str(answer["choices"][0]["finish_reason"])
 
@@ -66,6 +70,13 @@ ON_BOTH: dict[str, tuple[str, dict[str, Any], Any, Check]] = {
     "service_tier": ("echo", GREEDY, "auto", lambda plain, changed: changed["service_tier"] == "default" and "service_tier" not in plain),
     "truncate_prompt_tokens": ("real", GREEDY, 3, lambda plain, changed: changed["usage"]["prompt_tokens"] == 3 < plain["usage"]["prompt_tokens"]),
     "truncation_side": ("real", {"truncate_prompt_tokens": 3}, "right", differs),
+    "use_beam_search": ("real", {"n": 3, "max_tokens": 6}, True, lambda plain, changed: (len(texts(plain)), len(texts(changed))) == (1, 3)),
+    "length_penalty": (
+        "real",
+        {"use_beam_search": True, "n": 3, "stop": [",", ".", " the"]},
+        -8.0,
+        lambda plain, changed: tokens(changed) < tokens(plain) and end(changed) == "stop",
+    ),
     "model": ("echo", GREEDY, "smollm2-135m-instruct", lambda plain, changed: changed["model"] == "smollm2-135m-instruct"),
 }
 ON_COMPLETIONS: dict[str, tuple[str, dict[str, Any], Any, Check]] = {

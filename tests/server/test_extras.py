@@ -192,5 +192,5 @@ async def test_prompt_logprobs_show_as_many_as_asked(client: httpx.AsyncClient) 
 async def test_a_misspelt_field_is_told_what_it_may_have_meant(client: httpx.AsyncClient) -> None:
     response = await client.post(COMPLETIONS, json={**BODIES[COMPLETIONS], "temprature": 0, "max_token": 3, "zzz": 1})
     assert response.headers["warning"] == '299 llmx "ignored: temprature (unknown, temperature?), max_token (unknown, max_tokens?), zzz (unknown)"'
-    refused = (await client.post(COMPLETIONS, json={**BODIES[COMPLETIONS], "use_beam_search": True})).json()["error"]["message"]
-    assert refused == "use_beam_search is true, which is not supported here: leave it out, or use best_of"
+    refused = (await client.post(COMPLETIONS, json={**BODIES[COMPLETIONS], "prompt_embeds": "AAAA"})).json()["error"]["message"]
+    assert refused == "prompt_embeds is 'AAAA', which is not supported here: send prompt"

@@ -145,7 +145,7 @@ async def test_priority_is_taken_where_it_is_heeded() -> None:
     [
         ("tools", [{"type": "function", "function": {"name": "f"}}]), ("tool_choice", "required"),
         ("tool_choice", {"type": "function", "function": {"name": "f"}}), ("guided_json", {"type": "object"}), ("guided_regex", "a"),
-        ("functions", [{"name": "f"}]), ("modalities", ["text", "audio"]), ("use_beam_search", True), ("store", True),
+        ("functions", [{"name": "f"}]), ("modalities", ["text", "audio"]), ("watermarking", True), ("store", True),
         ("max_new_tokens", 5), ("prediction", {}), ("verbosity", "low"), ("kv_transfer_params", {}), ("tools", True),
     ],
 )  # fmt: skip

@@ -49,7 +49,7 @@ async def test_fields_count_for_all_and_warnings_come_once(client: httpx.AsyncCl
         ({"messages": says("flat")}, "messages", "messages[0]"),
         ({"messages": [says("a"), []]}, "messages", "empty"),
         ({"messages": [says("a"), says("x" * 300)]}, "prompt", "context"),
-        ({"use_beam_search": True}, "use_beam_search", "best_of"),
+        ({"use_beam_search": True}, "use_beam_search", "one by one"),
     ],
 )
 async def test_nothing_runs_when_one_is_wrong(client: httpx.AsyncClient, engine: FakeEngine, fields: dict[str, Any], param: str, text: str) -> None:

@@ -23,7 +23,7 @@ from llmx.sampling_params import BeamSearchParams, RequestOutputKind, SamplingPa
 if TYPE_CHECKING:
     from llmx.engine.llm_engine import LLMEngine
 
-__all__ = ["BeamSearch", "BeamSearchOutput", "BeamSearchSequence", "BeamSearcher"]
+__all__ = ["BeamSearch", "BeamSearchOutput", "BeamSearchSequence", "BeamSearcher", "one_step", "row_of"]
 
 
 @dataclass(slots=True)
@@ -50,13 +50,15 @@ class BeamSearchOutput:
 class BeamSearch:
     """The search for one prompt. While `live` holds beams: get the next token's logprobs of each, then `advance`.
 
-    max_new: new tokens at most, the context's limit included. eos_ids: tokens that end an answer; empty: none does.
+    max_new: new tokens at most, the context's limit included. eos_ids: tokens that end an answer; empty: none does. hits_stop: whether an
+    answer of these new tokens ends at its last one because a stop string stands there; as many ends may leave fewer than `width` beams alive.
     """
 
     prompt: ParsedPrompt
     params: BeamSearchParams
     max_new: int
     eos_ids: frozenset[int]
+    hits_stop: Callable[[list[int]], bool] | None = None
     live: list[BeamSearchSequence] = field(default_factory=list)
     _done: list[tuple[float, BeamSearchSequence]] = field(default_factory=list)
 
@@ -76,17 +78,24 @@ class BeamSearch:
         options.sort(key=lambda option: -option[0])
         live: list[BeamSearchSequence] = []
         for place, (total, beam, row, token) in enumerate(options[: self.num_wanted]):
-            ends = token in self.eos_ids
+            if place >= width and len(live) >= width:
+                break
+            ends = token in self.eos_ids or self._stops(beam, token)
             if (ends or last) and place < width:
-                self._finish(total, beam, row, token)
+                self._finish(total, beam, row, token, "stop" if ends else "length")
             elif not ends and not last and len(live) < width:
                 live.append(BeamSearchSequence([*beam.tokens, token], [*beam.logprobs, row], total))
+        if width == 1 and self._done:  # the likeliest token ended it: one beam is greedy
+            live = []
         self.live = live if live and not self._settled(live[0].cum_logprob) else []
 
-    def _finish(self, total: float, beam: BeamSearchSequence, row: TokenLogprobs, token: int) -> None:
+    def _stops(self, beam: BeamSearchSequence, token: int) -> bool:
+        return self.hits_stop is not None and self.hits_stop([*beam.tokens[len(self.prompt.ids) :], token])
+
+    def _finish(self, total: float, beam: BeamSearchSequence, row: TokenLogprobs, token: int, reason: str) -> None:
         eos = token in self.eos_ids
         tokens = [*beam.tokens, token] if not eos or self.params.include_stop_str_in_output else list(beam.tokens)
-        done = BeamSearchSequence(tokens, [*beam.logprobs, row], total, finish_reason="stop" if eos else "length", stop_reason=token if eos else None)
+        done = BeamSearchSequence(tokens, [*beam.logprobs, row], total, finish_reason=reason, stop_reason=token if eos else None)
         self._done.append((self._score(total, len(done.logprobs)), done))
         self._done.sort(key=lambda scored: -scored[0])
         del self._done[self.params.beam_width :]
@@ -99,9 +108,14 @@ class BeamSearch:
         kindest = self.max_new if self.params.length_penalty > 0 else len(self.live[0].logprobs) + 1
         return len(self._done) == self.params.beam_width and self._score(best, kindest) <= self._done[-1][0]
 
+    @property
+    def answers(self) -> list[BeamSearchSequence]:
+        """Those that have ended, best first; without their text."""
+        return [sequence for _, sequence in self._done]
+
     def result(self, decode: Callable[[list[int]], str]) -> BeamSearchOutput:
         """The answers, best first, with their text."""
-        sequences = [sequence for _, sequence in self._done]
+        sequences = self.answers
         for sequence in sequences:
             sequence.text = decode(sequence.tokens)
         return BeamSearchOutput(sequences)
@@ -138,8 +152,7 @@ class BeamSearcher:
 
     def _round(self, searches: list[BeamSearch]) -> None:
         """One token for every live beam of these searches."""
-        top = min(searches[0].num_wanted, self.engine.info.vocab_size)
-        ask = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, logprobs=top, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+        ask = one_step(min(searches[0].num_wanted, self.engine.info.vocab_size))
         rows: dict[str, TokenLogprobs | None] = {}
         try:
             for one in searches:
@@ -147,7 +160,7 @@ class BeamSearcher:
                     prompt = replace(one.prompt, ids=beam.tokens)
                     rows[self.engine.add_request(self.next_id(), prompt, ask, limited=False, lora_request=self.lora_request)] = None
             while None in rows.values():
-                rows |= {output.request_id: _row(output.outputs[0]) for output in self.step() if output.request_id in rows}
+                rows |= {output.request_id: row_of(output.outputs[0]) for output in self.step() if output.request_id in rows}
         except BaseException:
             self.engine.abort_request(rows)
             raise
@@ -156,7 +169,13 @@ class BeamSearcher:
             one.advance([row for row in islice(order, len(one.live)) if row is not None])
 
 
-def _row(answer: CompletionOutput) -> TokenLogprobs:
+def one_step(top: int) -> SamplingParams:
+    """What a beam asks the engine for: the `top` most likely next tokens."""
+    return SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, logprobs=top, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+
+
+def row_of(answer: CompletionOutput) -> TokenLogprobs:
+    """What the engine said to `one_step`. Raises RequestError when it could not."""
     if answer.error is not None or not answer.logprobs:
         raise RequestError(f"the beam search cannot go on: {answer.error}", field="prompt")
     return answer.logprobs[0]

@@ -13,7 +13,7 @@ from llmx.engine.output_processor import OutputProcessor
 from llmx.engine.pooling_outputs import PoolingProcessor
 from llmx.errors import QueueFull, RequestError, RequestFailed, RequestTimeout
 
-__all__ = ["Running", "request_error"]
+__all__ = ["Running", "request_error", "too_late"]
 
 _log = logging.getLogger("llmx.engine")
 
@@ -41,8 +41,7 @@ class Running:
 
     def expire_after(self, seconds: float) -> None:
         """Fail it with RequestTimeout then, unless `close` comes before."""
-        why = f"the request was not answered within {seconds:g} s, the limit of this server (--request-timeout): ask for fewer tokens"
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.fail, RequestTimeout(why))
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.fail, too_late(seconds))
 
     def close(self) -> None:
         """Nobody waits for it any more."""
@@ -83,3 +82,8 @@ def request_error(message: Rejected) -> RequestError:
     kind: type[Any] = getattr(errors, message.kind)
     error: RequestError = kind(message.message, **({"retry_after_s": message.retry_after_s} if issubclass(kind, QueueFull) else {"field": message.field}))
     return error
+
+
+def too_late(seconds: float) -> RequestTimeout:
+    """The error of a request that took longer than that."""
+    return RequestTimeout(f"the request was not answered within {seconds:g} s, the limit of this server (--request-timeout): ask for fewer tokens")

@@ -11,6 +11,7 @@ from llmx.record import record
 from llmx_server.answer_form import AnswerForm
 from llmx_server.jobs import Job, make_job
 from llmx_server.protocol.api_fields import CHAT
+from llmx_server.protocol.beams import beams_of
 from llmx_server.protocol.chat import ChatRequest
 from llmx_server.protocol.extra_fields import check_extra
 from llmx_server.protocol.usage import response_head
@@ -52,7 +53,8 @@ async def chat_job(serving: Serving, body: ChatRequest) -> tuple[Job, AnswerForm
     arguments, phrases = serving.forms.arguments(body.template_arguments(), tools, reads_tools=reads_tools)
     prompt = await serving.render(arguments, body.chat_template)
     form, params = serving.forms.form(tools, prompt, params, show_reasoning=body.include_reasoning)
-    job = await make_job(serving, prompt, params, add_special_tokens=body.add_special_tokens, max_tokens_given=True, cache_salt=body.salt())
+    special, salt, beams = body.add_special_tokens, body.salt(), beams_of(body, params)
+    job = await make_job(serving, prompt, params, add_special_tokens=special, max_tokens_given=True, cache_salt=salt, beams=beams)
     if serving.forms.reasoning is not None:
         job = replace(job, reasoning=partial(ReasoningCount, serving.forms.reasoning, prompt, serving.engine.tokenizer.token_bytes))
     return job, form, [*phrases, *body.unread(variables)]

@@ -11,7 +11,7 @@ from llmx.engine.outputs import NOTHING_ALLOWED, CompletionOutput, RequestOutput
 from llmx.errors import EngineDead, QueueTimeout, RequestError, RequestTimeout
 from llmx_server.caller import caller
 from llmx_server.errors import GenerationFailed, NothingAllowed
-from llmx_server.jobs import Job
+from llmx_server.jobs import Job, runner
 from llmx_server.pacing import paced
 from llmx_server.serving import Serving
 
@@ -123,7 +123,7 @@ async def _run(serving: Serving, job: Job, replay: bool) -> AsyncGenerator[Reque
     watch, who, begun = serving.metrics.stopwatch(job.params, job.request_id, len(job.token_ids)), caller(), False
     reason = "abort"
     try:
-        generated = serving.engine.generate(
+        generated = runner(serving, job).generate(
             job.token_ids, job.params, job.request_id, priority=job.params.priority, cache_salt=who.salted(job.cache_salt), lora=serving.lora,
             timeout_s=serving.config.server.request_timeout_s, replay=replay,
         )  # fmt: skip

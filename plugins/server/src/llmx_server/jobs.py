@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from llmx.answers.budget import ReasoningCount, with_budget
 from llmx.engine.request_input import cut_prompt
@@ -13,7 +14,11 @@ from llmx.record import record
 from llmx.sampling_params import SamplingParams
 from llmx_server.serving import Serving
 
-__all__ = ["Job", "fit", "make_job"]
+if TYPE_CHECKING:
+    from llmx.engine.async_beams import AsyncBeams
+    from llmx.engine.async_engine import AsyncEngine
+
+__all__ = ["Job", "fit", "make_job", "runner"]
 
 
 @record
@@ -28,6 +33,7 @@ class Job:
     cache_salt: str = ""
     counts_drafts: bool = False  # usage tells them
     reasoning: Callable[[], ReasoningCount] | None = None  # what counts an answer's reasoning, where usage tells it
+    beams: float | None = None  # the length penalty of a beam search; None: answers are drawn
 
 
 async def make_job(
@@ -39,6 +45,7 @@ async def make_job(
     add_special_tokens: bool,
     max_tokens_given: bool,
     cache_salt: str = "",
+    beams: float | None = None,
 ) -> Job:
     """A Job that the engine can take. Raises RequestError for an empty or over-long prompt or a token id out of range."""
     vocab_size = serving.engine.info.vocab_size
@@ -59,7 +66,7 @@ async def make_job(
     if text is None:
         text = serving.engine.tokenizer.decode(token_ids, skip_special_tokens=False)
     fitted = with_budget(fitted, serving.forms.reasoning, text) if fitted.thinking_token_budget is not None else fitted
-    return Job(index, text, token_ids, fitted, f"req-{uuid.uuid4().hex}", cache_salt, serving.config.server.draft_usage == "summary")
+    return Job(index, text, token_ids, fitted, f"req-{uuid.uuid4().hex}", cache_salt, serving.config.server.draft_usage == "summary", beams=beams)
 
 
 def fit(params: SamplingParams, num_prompt_tokens: int, max_model_len: int, *, max_tokens_given: bool) -> SamplingParams:
@@ -83,3 +90,12 @@ def fit(params: SamplingParams, num_prompt_tokens: int, max_model_len: int, *, m
             field="max_tokens",
         )
     return replace(params, max_tokens=room)
+
+
+def runner(serving: Serving, job: Job) -> AsyncEngine | AsyncBeams:
+    """What generates the job's answers: the engine, or a beam search on it."""
+    if job.beams is None:
+        return serving.engine
+    from llmx.engine.async_beams import AsyncBeams  # rare: a start need not wait for it
+
+    return AsyncBeams(serving.engine, job.beams)

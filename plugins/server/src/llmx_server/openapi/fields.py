@@ -6,6 +6,7 @@ from typing import Any
 
 from llmx.sampling_params import MAX_ASKED_IDS, MAX_BAD_WORDS, MAX_N
 from llmx_server.batch_lines import ENDPOINTS
+from llmx_server.protocol.beams import MAX_LENGTH_PENALTY
 from llmx_server.protocol.sampling import MAX_LOGPROBS, MAX_SALT, MAX_STOPS
 
 __all__ = ["OTHER_NAMES", "REQUIRED", "SAME_AS", "field_schema"]
@@ -86,6 +87,7 @@ _EVERYWHERE: dict[str, Schema] = {
     "presence_penalty": _number(-2, 2),
     "frequency_penalty": _number(-2, 2),
     "repetition_penalty": _number(0.01, 100),
+    "length_penalty": _number(-MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY),
     "seed": _integer(-(2**63), 2**63 - 1),
     "n": _integer(1, MAX_N),
     "best_of": _integer(1, MAX_N),
@@ -135,6 +137,7 @@ _ON_ROUTE: dict[tuple[str, str], Schema] = {
     ("/v1/chat/completions/batch", "messages"): _list(_MESSAGES, 1024),
     ("/v1/chat/completions/batch", "n"): {"const": 1},
     ("/v1/chat/completions/batch", "stream"): {"const": False},
+    ("/v1/chat/completions/batch", "use_beam_search"): {"const": False},
     ("/v1/chat/completions/batch", "tools"): {"type": "array", "maxItems": 0},
     ("/v1/messages", "temperature"): _number(0, 1),
     ("/v1/messages", "messages"): _ANTHROPIC,

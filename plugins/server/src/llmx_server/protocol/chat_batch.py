@@ -18,7 +18,7 @@ class ChatBatchRequest(ChatRequest):
 
     def conversations(self) -> list[ChatRequest]:
         """The chat request that each conversation makes. Raises RequestError for a field that does not go with several."""
-        for name, asked in (("stream", self.stream), ("tools", bool(self.tools)), ("n", self.n not in (None, 1))):
+        for name, asked in (("stream", self.stream), ("tools", bool(self.tools)), ("use_beam_search", self.use_beam_search), ("n", self.n not in (None, 1))):
             if asked:
                 remedy = "send the conversations one by one to /v1/chat/completions"
                 raise RequestError(f"{name} is {shorten(getattr(self, name))}, which does not go with several conversations: {remedy}", field=name)

@@ -78,9 +78,9 @@ class CompletionRequest(SamplingFields):
         return replace(params, n=best_of, logprobs=params.logprobs or 0)
 
     def best(self, answers: list[CompletionOutput]) -> list[CompletionOutput]:
-        """The `choices` answers with the highest mean logprob, best first; all, as they are, without best_of."""
-        if len(answers) <= self.choices:
-            return answers
+        """The `choices` answers with the highest mean logprob, best first; all, as they are, without best_of. Beams come with the best first."""
+        if len(answers) <= self.choices or self.use_beam_search:
+            return answers[: self.choices]
         ranked = sorted(answers, key=lambda answer: (answer.cumulative_logprob or 0.0) / max(len(answer.token_ids), 1), reverse=True)
         return [replace(answer, index=index) for index, answer in enumerate(ranked[: self.choices])]
 

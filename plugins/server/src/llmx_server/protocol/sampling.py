@@ -83,6 +83,8 @@ class SamplingFields(BodyModel):
     spaces_between_special_tokens: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
+    use_beam_search: bool = False
+    length_penalty: float | None = None
     max_tokens: int | None = None
     truncate_prompt_tokens: int | None = None
     truncation_side: str | None = None

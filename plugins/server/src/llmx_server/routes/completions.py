@@ -12,6 +12,7 @@ from llmx_server.frames import Frames
 from llmx_server.generation import collect
 from llmx_server.jobs import Job, make_job
 from llmx_server.protocol.api_fields import COMPLETIONS
+from llmx_server.protocol.beams import beams_of
 from llmx_server.protocol.completions import CompletionRequest
 from llmx_server.protocol.extra_fields import check_extra, warning_header
 from llmx_server.protocol.usage import response_head, usage_of
@@ -45,8 +46,8 @@ async def _jobs(serving: Serving, body: CompletionRequest) -> list[Job]:
     """All prompts, each checked, before the first runs."""
     params = body.params(serving.engine.info.vocab_size, serving.engine.sampling_defaults)
     serving.check_priority(params.priority)
-    special, given, salt = body.add_special_tokens, body.max_tokens is not None, body.salt()
+    special, given, salt, beams = body.add_special_tokens, body.max_tokens is not None, body.salt(), beams_of(body, params)
     return [
-        await make_job(serving, prompt, params, index=index, add_special_tokens=special, max_tokens_given=given, cache_salt=salt)
+        await make_job(serving, prompt, params, index=index, add_special_tokens=special, max_tokens_given=given, cache_salt=salt, beams=beams)
         for index, prompt in enumerate(body.prompts())
     ]
