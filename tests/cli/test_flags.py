@@ -109,7 +109,7 @@ REFUSES = {
     "--speculative-config ngram": "a JSON object",
     "--kv-transfer-config {}": "every server computes its own prompts",
     "--no-disable-log-stats": "/metrics",
-    "--kv-cache-dtype fp8": "one of auto",
+    "--kv-cache-dtype fp8_e5m2": "one of auto",
     "--load-format dummy": "one of auto, safetensors, gguf",
     "--hf-overrides [1]": "a JSON object",
     "--compilation-config 3": "--kernel",

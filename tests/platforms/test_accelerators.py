@@ -97,6 +97,8 @@ def test_devices_and_settings_that_are_none_are_refused(monkeypatch: pytest.Monk
         platform.llmx_device_caps(config)
     config, _ = resolve({"platform": "rocm", "device": "cpu", "kv_cache_dtype": "int8"}, environ={})
     assert [issue.level for issue in platform.llmx_config_check(config, platform.llmx_device_caps(config))] == ["error", "warn"]
+    config, _ = resolve({"platform": "rocm", "device": "cpu", "kv_cache_dtype": "fp8"}, environ={})
+    assert [issue.level for issue in platform.llmx_config_check(config, platform.llmx_device_caps(config))] == ["warn"]
 
 
 @pytest.mark.parametrize("name", ["cuda", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rocm", "xpu"))])

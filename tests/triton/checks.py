@@ -78,6 +78,30 @@ def _attention(spec: AttnSpec, weights: dict[str, None], subject: Subject) -> No
     _against_reference("attention", op_model(attention_write(spec, kv, **weights), attention_width(spec)), subject)  # type: ignore[arg-type]
 
 
+def _fp8_pages(subject: Subject) -> None:
+    """Keys and values beyond the type's range, by these kernels and by core's reference: what is written, and what is read of it."""
+    from llmx_triton.kv_write import write_rows
+
+    pages, rows = torch.zeros(3, 16, 2, 5, dtype=torch.float8_e4m3fn), torch.tensor([[1e4, -1e4, 449.0, 448.0, 0.3] * 2, [0.0, -0.0, 1e-9, 17.0, -3.3] * 2])
+    write_rows(rows.view(2, 2, 5), pages, torch.tensor([17, -1]))
+    assert torch.equal(pages.float()[1, 1].flatten(), rows[0].clamp(-448, 448).to(pages.dtype).float()) and pages.float().count_nonzero() == 10
+    small = torch.randn(32, 1, 5) * torch.logspace(-4, 1, 32)[:, None, None]
+    one = torch.zeros(2, 16, 1, 5, dtype=torch.float8_e4m3fn)
+    write_rows(small, one, torch.arange(32))
+    assert torch.equal(one.float().flatten(0, 1), small.to(one.dtype).float())
+    bundle, found = tiny_llama("int8_g32"), []
+    for kernels in ([], ["attention=torch.reference", "kv_write=torch.reference"]):
+        config, _ = subject.configured(dtype="float32", kv_cache_dtype="fp8", kernel=kernels)
+        chosen = {one.resolution.kinds[0]: one.resolution for one in subject.choices(bundle, config)}
+        wanted = "torch.reference" if kernels else "triton"
+        assert {chosen[kind].provider for kind in ("attention", "kv_write")} == {wanted} and chosen["attention"].spec.endswith("kv=f8")
+        driver = Driver(subject.executor(bundle, blocks=200, config=config))
+        driver.join({0: list(range(5, 36))})
+        first = logits_of(driver.executor, driver.seq, {0: list(range(5, 25))}, {0: 0})[0]
+        found.append(np.concatenate([first, logits_of(driver.executor, driver.seq + 1, {0: list(range(25, 36))}, {0: 20})[0]]))
+    subject.near(found[0], found[1], "rows")
+
+
 def _mla(spec: MlaSpec, subject: Subject) -> None:
     wide = spec.kv_lora + spec.qk_rope
     heads = spec.q_heads * (spec.qk_nope + spec.qk_rope)
@@ -232,7 +256,7 @@ def checks() -> dict[str, Callable[[Subject], None]]:
     found |= {name: partial(run_case, write, width, quants) for name, write, width, quants in _cases()}
     for name, spec, weights in (("sinks", SINKS, {"sinks": None}), ("chunks", CHUNKS, {}), ("wide v", WIDE, {})):
         found[f"attention {name}"] = partial(_attention, spec, weights)
-    found["mla"] = partial(_mla, LATENT)
+    found |= {"mla": partial(_mla, LATENT), "fp8 pages": _fp8_pages}
     found |= {f"experts {name}": partial(_experts, *case) for name, case in MIXTURES.items()}
     for n, k in ((33, 64), (97, 128), (1, 256)):
         found |= {f"linear {n}x{k} {scheme}": partial(_group_linear, n, k, scheme) for scheme in FORMATS[3:] if k % int(scheme.split("_g")[1]) == 0}

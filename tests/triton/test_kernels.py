@@ -19,7 +19,7 @@ from llmx_triton import supports  # noqa: E402
 
 QUICK = ("providers", "no interpreter", "norm rms with a floor", "norm rms of 131", "act_mul", "linear 33x64 q4_0", "linear 33x64 q4_1", "linear 97x96 q8_0")
 QUICK += ("linear 33x64 int4z_g32", "linear 97x128 int4_g128", "linear 33x64 int8_g64", "mla", "experts f32", "experts bf16 of one", "gptq checkpoint")
-QUICK += ("awq checkpoint", "eight bits 33x64 q8_0", "eight bits 97x128 int8_g64", "eight bits in a model")
+QUICK += ("fp8 pages", "awq checkpoint", "eight bits 33x64 q8_0", "eight bits 97x128 int8_g64", "eight bits in a model")
 GRAPHS = ("one graph",)
 LONG = (
     *(f"norm rms of {width}" for width in (1, 7, 33, 64)),

@@ -174,9 +174,9 @@ class EngineConfig:
 
     @property
     def page_type(self) -> str:
-        """Element type of KV pages: f32, bf16 or i8."""
+        """Element type of KV pages: f32, bf16, i8 or f8 (e4m3)."""
         own = "f32" if self.model.dtype == "float32" else "bf16"
-        return {"auto": own, "float32": "f32", "bfloat16": "bf16", "int8": "i8"}[self.cache.kv_dtype]
+        return {"auto": own, "float32": "f32", "bfloat16": "bf16", "int8": "i8", "fp8": "f8"}[self.cache.kv_dtype]
 
 
 @record

@@ -95,5 +95,5 @@ class ChosenPlatform:
 
 
 def value_dtypes(config: EngineConfig) -> tuple[str, str]:
-    """(dtype mode, page element type): ("auto" or "f32", "bf16", "f32" or "i8")."""
+    """(dtype mode, page element type): ("auto" or "f32", "bf16", "f32", "i8" or "f8")."""
     return ("f32" if config.model.dtype == "float32" else "auto"), config.page_type

@@ -15,7 +15,7 @@ from llmx.program.ops import Model, State
 
 __all__ = ["PAGE_BYTES", "group_needs", "page_moves", "page_shapes"]
 
-PAGE_BYTES = {"f32": 4, "bf16": 2}  # bytes of an element
+PAGE_BYTES = {"f32": 4, "bf16": 2, "f8": 1}  # bytes of an element
 
 
 def page_shapes(spec: KVSpec) -> tuple[tuple[int, ...], ...]:

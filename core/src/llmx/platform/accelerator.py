@@ -155,7 +155,7 @@ class AcceleratorPlatform:
         """Pages of int8, which the torch executor does not have; and that an emulated device is slow."""
         issues = []
         if config.page_type == "i8":
-            issues.append(ConfigIssue("error", "cache.kv_dtype", "pages of int8 are not there on this platform: take auto, bfloat16 or float32"))
+            issues.append(ConfigIssue("error", "cache.kv_dtype", "pages of int8 are not there on this platform: take auto, fp8, bfloat16 or float32"))
         if self.device(config) == "cpu":
             issues.append(ConfigIssue("warn", "platform.device", f"{self.kind.name} is emulated on torch's CPU device: for tests, not for speed"))
         return issues

@@ -133,6 +133,8 @@ def llmx_config_check(config: EngineConfig, caps: DeviceCaps) -> list[ConfigIssu
     threads, cpus, issues = caps.props["threads"] * config.platform.tensor_parallel_size, caps.compute_units, []
     if config.platform.device not in (None, "cpu"):
         issues.append(ConfigIssue("error", "platform.device", f"--device is {config.platform.device!r}: the CPU platform has the device 'cpu' alone"))
+    if config.page_type == "f8":
+        issues.append(ConfigIssue("error", "cache.kv_dtype", "the CPU platform has pages of bfloat16, float32 and int8: give one of these instead of fp8"))
     if threads > cpus:
         issues.append(ConfigIssue("warn", "platform.threads", f"{threads} threads on {cpus} usable CPUs: steps will wait for each other"))
     return issues

@@ -83,7 +83,7 @@ def llmx_config_check(config: EngineConfig, caps: DeviceCaps) -> list[ConfigIssu
         issues.append(ConfigIssue("warn", "platform.threads", why))
     if config.platform.enforce_eager:
         issues.append(ConfigIssue("warn", "platform.enforce_eager", "--enforce-eager changes nothing here: steps are always compiled"))
-    if config.page_type == "i8":
+    if config.page_type in ("i8", "f8"):
         issues.append(ConfigIssue("error", "cache.kv_dtype", "the TPU platform has pages of float32 and bfloat16: give one of these"))
     return issues
 

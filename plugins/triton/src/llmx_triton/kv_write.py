@@ -13,12 +13,17 @@ __all__ = ["KvWrite", "write_rows"]
 
 
 @Tiles
-def _write(x, pages, places, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _write(x, pages, places, width, LARGEST: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     place = tl.load(places + row)
     if place >= 0:
         at = tl.arange(0, BLOCK)
         values = tl.load(x + row * width + at, mask=at < width, other=0.0)
+        if LARGEST:
+            values = tl.minimum(tl.maximum(values, -LARGEST), LARGEST)
+            bits = values.to(tl.int32, bitcast=True)  # rounded here, to 3 bits of mantissa: conversions differ, Triton's interpreter loses a carry
+            near = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
+            values = tl.where(tl.abs(values) < 0.015625, values + 24576.0 - 24576.0, near)  # below 2^-6 there are whole 2^-9
         tl.store(pages + place * width + at, values.to(pages.dtype.element_ty), mask=at < width)
 
 
@@ -34,7 +39,8 @@ def write_rows(x: torch.Tensor, pages: torch.Tensor, places: torch.Tensor) -> No
     """Rows x [T, ...] to pages [blocks, block tokens, ...] at places [T]."""
     x = x.contiguous()
     width = x[0].numel() if len(x) else 0
-    _write.launch((len(x),), x, x, pages, places, width, BLOCK=power_of_two(width))
+    largest = torch.finfo(pages.dtype).max if pages.dtype == torch.float8_e4m3fn else 0.0  # beyond it this type has no number
+    _write.launch((len(x),), x, x, pages, places, width, LARGEST=largest, BLOCK=power_of_two(width))
 
 
 class KvWrite(Kept):

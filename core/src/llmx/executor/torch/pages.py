@@ -14,7 +14,8 @@ from llmx.record import record
 
 __all__ = ["PAGE_TYPES", "Pages", "StatePages"]
 
-PAGE_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+PAGE_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f8": torch.float8_e4m3fn}
+_LARGEST = torch.finfo(torch.float8_e4m3fn).max
 
 
 @record
@@ -33,7 +34,8 @@ class StatePages:
             rows.places[self.group] = self._places(rows)
         block, offset = rows.places[self.group]
         for tensor, value in zip(self.tensors, values, strict=True):
-            tensor[block, offset] = value.reshape(-1, *tensor.shape[2:]).to(tensor.dtype)
+            kept = value.clamp(-_LARGEST, _LARGEST) if tensor.dtype == PAGE_TYPES["f8"] else value
+            tensor[block, offset] = kept.reshape(-1, *tensor.shape[2:]).to(tensor.dtype)
 
     def _places(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         """Block id and place inside the block of every row."""
