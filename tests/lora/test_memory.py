@@ -11,8 +11,12 @@ import pytest
 pytest.importorskip("torch")
 
 from llmx import LLM, LoRARequest, RequestError, SamplingParams
+from llmx.config import LoraConfig, ModelConfig
+from llmx.errors import ConfigError
 from llmx.executor import Control, Reply
 from llmx.executor.torch.adapted import AdaptedLinear
+from llmx.lora.slots import slot_bytes
+from llmx.models.load import load_model
 from tests.lora.adapters import random_modules, tiny_checkpoint, write_adapter
 
 OPTIONS = {"platform": "cpu", "threads": 1, "max_model_len": 256, "num_blocks": 100, "max_num_seqs": 8, "dtype": "float32", "enable_lora": True}
@@ -128,3 +132,21 @@ def test_a_failed_copy_ends_its_requests_alone(folder: Path, platform: str, monk
         broken = False
         assert tokens(llm, "c") not in wanted.values() or platform == "null"  # it works again once there is memory
         assert engine.engine.adapters.in_use[0] == 2
+
+
+def test_memory_of_full_slots_is_kept_free(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 16 in two slots, in float32: a row and a column per rank of every linear module of the layers."""
+    config = load_model(ModelConfig(source=str(folder / "model"))).bundle.model
+    one = sum(sum(part.weight.shape) for part in config.programs["main"].parts() if "layers" in part.target and len(part.weight.shape) == 2)
+    lora = LoraConfig(enabled=True, max_loras=2, max_rank=16)
+    slots = slot_bytes(lora, config)
+    assert slots == 2 * 16 * 4 * one > 0 and slot_bytes(LoraConfig(), config) == 0
+    with start(folder) as llm:
+        kv = llm.llm_engine.info.kv_bytes
+    for spare, fits in ((kv + slots, True), (kv + slots - 1, False)):
+        monkeypatch.setattr("llmx.engine.start.spare_bytes", lambda spare=spare: spare)
+        if fits:
+            start(folder, max_loras=2, max_lora_rank=16).close()
+            continue
+        with pytest.raises(ConfigError, match=r"free beside \d MiB of adapters: lower --kv-cache-memory-bytes or --num-blocks, --max-loras or --max-lora-rank"):
+            start(folder, max_loras=2, max_lora_rank=16)

@@ -10,6 +10,7 @@ from llmx.engine.chosen_platform import value_dtypes
 from llmx.engine.kv_size import MemoryEstimate, estimate_memory
 from llmx.engine.memory import available_bytes
 from llmx.engine.start import Prepared, prepare
+from llmx.lora.slots import slot_bytes
 from llmx.program.text import op_text
 from llmx.record import record
 from llmx.weights.host_tensor import BLOCK_BYTES
@@ -97,10 +98,11 @@ def explain(config: EngineConfig, user_set: list[str] | None = None, device_byte
 
 
 def _memory(ready: Prepared, device_bytes: int | None) -> MemoryEstimate:
-    """Weights as they are stored, or in float32 where the user wants that."""
+    """Weights as they are stored, or in float32 where the user wants that; with them the adapters of full slots."""
     bundle, full = ready.loaded.bundle, value_dtypes(ready.config)[0] == "f32"
     refs = {ref.name: ref for ref in bundle.model.weights().values()}
     sizes = {ref.name: BLOCK_BYTES[str(ref.quant)] for ref in refs.values()}  # elements and bytes of a block
     weights = sum(prod(ref.shape) * 4 if full else prod(ref.shape) // sizes[ref.name][0] * sizes[ref.name][1] for ref in refs.values())
+    weights += slot_bytes(ready.config.lora, bundle.model)
     total = available_bytes() if device_bytes is None else device_bytes
     return estimate_memory(ready.config.cache, ready.executor, bundle.max_model_len, device_bytes=total, weight_bytes=weights)

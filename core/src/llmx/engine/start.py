@@ -34,12 +34,14 @@ from llmx.engine.step_watch import watch_steps
 from llmx.engine.warm_up import measure
 from llmx.errors import ConfigError, PlatformError
 from llmx.executor.base import Control, Executor, Progress
+from llmx.executor.bundle import ModelBundle
 from llmx.hooks.loader import PluginLoader
 from llmx.hooks.types import DeviceCaps, LogitsModel
 from llmx.kv.groups import blocks_for
 from llmx.kv.spec import KVPlan
 from llmx.lora.adapters import adapters_of
 from llmx.lora.plugin import CoreResolvers
+from llmx.lora.slots import slot_bytes
 from llmx.models.load import LoadedModel, ModelSummary, load_model
 from llmx.models.plugin import CoreModels, registry_from
 from llmx.platform.plan import KernelChoice, Plan
@@ -123,7 +125,7 @@ def start_engine(
 def _started(ready: Prepared, executor: Executor, progress: Progress, began: float) -> tuple[Engine, EngineInfo]:
     bundle = ready.loaded.bundle
     executor.load(ready.plan, progress)
-    kv_plan = _size_kv(ready.config, executor, bundle.max_model_len, on_host=ready.caps.has("host.unified"))
+    kv_plan = _size_kv(ready.config, executor, bundle, on_host=ready.caps.has("host.unified"))
     executor.kv_allocate(kv_plan)
     executor.warm_up(progress)
     eos_ids, vocab_size = ready.loaded.summary.eos_ids, bundle.vocab_size
@@ -190,13 +192,15 @@ def _check_weights(ready: Prepared) -> None:
         )
 
 
-def _size_kv(config: EngineConfig, executor: Executor, max_model_len: int, *, on_host: bool) -> KVPlan:
-    free = spare_bytes() if on_host else _device_bytes(executor)
-    plan = size_kv(config.cache, executor, max_model_len, free)
+def _size_kv(config: EngineConfig, executor: Executor, bundle: ModelBundle, *, on_host: bool) -> KVPlan:
+    slots = slot_bytes(config.lora, bundle.model)
+    free = max((spare_bytes() if on_host else _device_bytes(executor)) - slots, 0)
+    plan = size_kv(config.cache, executor, bundle.max_model_len, free)
     if on_host and plan.total_bytes > free:
+        beside, more = (f" beside {slots / 2**20:.0f} MiB of adapters", ", --max-loras or --max-lora-rank") if slots else ("", "")
         raise ConfigError(
-            f"the KV cache would take {plan.total_bytes / 2**20:.0f} MiB, but {free / 2**20:.0f} MiB of memory are free: "
-            "lower --kv-cache-memory-bytes or --num-blocks",
+            f"the KV cache would take {plan.total_bytes / 2**20:.0f} MiB, but {free / 2**20:.0f} MiB of memory are free{beside}: "
+            f"lower --kv-cache-memory-bytes or --num-blocks{more}",
             field="kv_bytes",
         )
     return plan

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from llmx.config import LoraConfig
 from llmx.errors import PlatformError, RequestError, RequestFailed
 from llmx.executor.adapters import LoraPart
+from llmx.program.ops import Model
 from llmx.request import Request
 
-__all__ = ["Adapter", "AdapterSlots"]
+__all__ = ["Adapter", "AdapterSlots", "slot_bytes"]
 
 
 @dataclass(slots=True, eq=False)
@@ -95,3 +97,12 @@ class AdapterSlots:
         del self._resident[adapter]
         self._free.append(adapter.slot)
         adapter.slot = -1
+
+
+def slot_bytes(config: LoraConfig, model: Model) -> int:
+    """Bytes that full slots take: of the largest rank, in float32, for every linear module of the layers. 0 where adapters are off."""
+    if not config.on:
+        return 0
+    layers = [op for op in model.programs["main"].ops if op.kind == "linear" and op.region.block == "layer"]
+    parts = {part.target: part for op in layers for held in op.weights.values() for part in held}
+    return config.max_loras * config.max_rank * 4 * sum(part.rows + part.weight.shape[-1] for part in parts.values())
