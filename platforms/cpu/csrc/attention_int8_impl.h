@@ -134,9 +134,8 @@ LLMX_INLINE float largest_of(const float* x, int n) {
 
 struct Int8Page {
   static constexpr int kPerUnit = 2, kBytes = 1, kWords = 1;  // a word is a pair of int16
-  static constexpr int kUnitBytes = 32, kExtraBytes = kScaleBytes;
+  static constexpr int kUnitBytes = 32, kExtraBytes = kScaleBytes, kParts = 1;
   using Unit = I16x32;
-  using Operand = I16x32;
   using Sum = I32x16;
   LLMX_INLINE Unit load_unit(const uint8_t* p) { return widen_codes(p); }
   LLMX_INLINE Unit load_unit_n(const uint8_t* p, int n) {
@@ -144,9 +143,11 @@ struct Int8Page {
     memcpy(tmp, p, static_cast<size_t>(n) * 2);
     return widen_codes(tmp);
   }
-  LLMX_INLINE Operand operand(const float* p) { return set1_ints(p); }
   LLMX_INLINE Sum zero_sum() { return zero_ints(); }
-  LLMX_INLINE Sum dot(const Sum& acc, const Unit& unit, const Operand& x) { return dot_ints(acc, unit, x); }
+  template <int>
+  LLMX_INLINE Sum dot(const Sum& acc, const Unit& unit, const float* x) {
+    return dot_ints(acc, unit, set1_ints(x));
+  }
   LLMX_INLINE F16 score(const Sum& sum, const uint8_t* k_block, int units, float scale) {
     return mul(mul(to_floats(sum), load(reinterpret_cast<const float*>(k_block + units * kUnitBytes))), set1(scale));
   }

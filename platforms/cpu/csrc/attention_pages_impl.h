@@ -12,7 +12,7 @@ constexpr int kLineBytes = 64;  // what one prefetch brings
 
 // What F32Page and Bf16Page share: sums of floats that need no scales.
 struct FloatPage {
-  static constexpr int kUnitBytes = 64, kExtraBytes = 0;
+  static constexpr int kUnitBytes = 64, kExtraBytes = 0, kParts = 1;
   using Sum = F16;
   LLMX_INLINE Sum zero_sum() { return zero(); }
   LLMX_INLINE F16 score(Sum sum, const uint8_t*, int, float) { return sum; }
@@ -20,6 +20,7 @@ struct FloatPage {
 };
 
 // kPerUnit: elements of the summed dimension in a unit. An operand is kWords floats per unit. kExtraBytes: after K or V of a head.
+// A unit meets its operand in kParts steps, each for all rows, so that no more of it than a part needs a register.
 
 struct F32Page : FloatPage {
   static constexpr int kPerUnit = 1, kWords = 1, kBytes = 4;
@@ -28,11 +29,10 @@ struct F32Page : FloatPage {
   };
   LLMX_INLINE Unit load_unit(const uint8_t* p) { return {load(reinterpret_cast<const float*>(p))}; }
   LLMX_INLINE Unit load_unit_n(const uint8_t* p, int n) { return {load_n(reinterpret_cast<const float*>(p), n)}; }
-  struct Operand {
-    F16 v;
-  };
-  LLMX_INLINE Operand operand(const float* p) { return {set1(*p)}; }
-  LLMX_INLINE F16 dot(F16 acc, const Unit& unit, const Operand& x) { return fma(unit.v, x.v, acc); }
+  template <int>
+  LLMX_INLINE F16 dot(F16 acc, const Unit& unit, const float* x) {
+    return fma(unit.v, set1(*x), acc);
+  }
   LLMX_INLINE float store_operand(float* to, const float* from, int n) {
     memcpy(to, from, static_cast<size_t>(n) * 4);
     return 1.0f;
@@ -54,33 +54,26 @@ struct Bf16Page : FloatPage {
   LLMX_INLINE B32 pairs_of(F16 first, F16 second) { return {reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second.v, first.v))}; }
   LLMX_INLINE Unit load_unit(const uint8_t* p) { return {load_pairs(p)}; }
   LLMX_INLINE Unit load_unit_n(const uint8_t* p, int n) { return {load_n_pairs(p, n)}; }
-  struct Operand {
-    B32 v;
-  };
-  LLMX_INLINE Operand operand(const float* p) { return {set1_pair(float_to_bits(*p))}; }
-  LLMX_INLINE F16 dot(F16 acc, const Unit& unit, const Operand& x) { return dot_pairs(acc, unit.v, x.v); }
+  template <int>
+  LLMX_INLINE F16 dot(F16 acc, const Unit& unit, const float* x) {
+    return dot_pairs(acc, unit.v, set1_pair(float_to_bits(*x)));
+  }
   LLMX_INLINE float store_operand(float* to, const float* from, int n) {  // reads and writes whole vectors
     for (int i = 0; i < n; i += 2 * kLanes) _mm512_storeu_si512(to + i / 2, pairs_of(load(from + i), load(from + i + kLanes)).v);
     return 1.0f;
   }
 #else
   static constexpr int kWords = 2;  // two floats, both exactly representable in bf16
+  static constexpr int kParts = 2;  // the first of each pair, the second
   struct Unit {
-    F16 even, odd;
+    B32 pairs;
   };
-  LLMX_INLINE Unit load_unit(const uint8_t* p) {
-    const B32 pairs = load_pairs(p);
-    return {pair_even(pairs), pair_odd(pairs)};
+  LLMX_INLINE Unit load_unit(const uint8_t* p) { return {load_pairs(p)}; }
+  LLMX_INLINE Unit load_unit_n(const uint8_t* p, int n) { return {load_n_pairs(p, n)}; }
+  template <int Part>
+  LLMX_INLINE F16 dot(F16 acc, const Unit& unit, const float* x) {
+    return fma(Part == 0 ? pair_even(unit.pairs) : pair_odd(unit.pairs), set1(x[Part]), acc);
   }
-  LLMX_INLINE Unit load_unit_n(const uint8_t* p, int n) {
-    const B32 pairs = load_n_pairs(p, n);
-    return {pair_even(pairs), pair_odd(pairs)};
-  }
-  struct Operand {
-    F16 even, odd;
-  };
-  LLMX_INLINE Operand operand(const float* p) { return {set1(p[0]), set1(p[1])}; }
-  LLMX_INLINE F16 dot(F16 acc, const Unit& unit, const Operand& x) { return fma(unit.odd, x.odd, fma(unit.even, x.even, acc)); }
   LLMX_INLINE float store_operand(float* to, const float* from, int n) {
     for (int i = 0; i < n; ++i) to[i] = bf16_to_float(float_to_bf16(from[i]));
     return 1.0f;

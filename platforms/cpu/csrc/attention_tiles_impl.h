@@ -10,6 +10,8 @@ constexpr int kChunkBlocks = kChunkTokens / kBlockTokens;
 
 #if LLMX_LEVEL == 2
 constexpr int kMaxRows = 12;  // 12 rows x 2 units fill 24 of 32 registers
+#elif LLMX_LEVEL == 1
+constexpr int kMaxRows = 6;  // 6 rows x 1 unit (two registers each) fill 12 of 16, and their chains hide the latency of an addition
 #else
 constexpr int kMaxRows = 4;
 #endif
@@ -24,6 +26,22 @@ constexpr int units_at_once(int rows) {
 // Few rows finish a page faster than memory brings the next: they ask for it early. V of a chunk comes while its K is read,
 // K of the next chunk while V is read.
 constexpr int kPrefetchRows = 8;
+
+// One part of NT units with the operands of R rows, `stride` floats apart.
+template <class Page, int Part, int R, int NT>
+LLMX_INLINE void dot_part(typename Page::Sum (*sum)[NT], const typename Page::Unit* unit, const float* x, int stride) {
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int t = 0; t < NT; ++t) sum[r][t] = Page::template dot<Part>(sum[r][t], unit[t], x + r * stride);
+  }
+}
+
+template <class Page, int R, int NT>
+LLMX_INLINE void dot_unit(typename Page::Sum (*sum)[NT], const typename Page::Unit* unit, const float* x, int stride) {
+  dot_part<Page, 0, R, NT>(sum, unit, x, stride);
+  if constexpr (Page::kParts == 2) dot_part<Page, 1, R, NT>(sum, unit, x, stride);
+}
 
 // score[r][16 t + lane] = sum over d of q[r][d] * k_block[t][d][lane]. q_scale: one per row. ahead: NT pages to ask for.
 template <class Page, int R, int NT>
@@ -42,12 +60,7 @@ LLMX_INLINE void score_tile(const uint8_t* const* k_block, const uint8_t* const*
 #pragma GCC unroll 4
       for (int t = 0; t < NT; ++t) __builtin_prefetch(ahead[t] + u * Page::kUnitBytes, 0, 2);
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const typename Page::Operand x = Page::operand(q + r * q_stride + u * Page::kWords);
-#pragma GCC unroll 4
-      for (int t = 0; t < NT; ++t) acc[r][t] = Page::dot(acc[r][t], unit[t], x);
-    }
+    dot_unit<Page, R, NT>(acc, unit, q + u * Page::kWords, q_stride);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
@@ -80,12 +93,7 @@ LLMX_INLINE void value_tile(const uint8_t* const* v_block, const uint8_t* const*
       typename Page::Unit unit[NT];
 #pragma GCC unroll 4
       for (int t = 0; t < NT; ++t) unit[t] = kTail ? Page::load_unit_n(v, columns_left) : Page::load_unit(v + t * Page::kUnitBytes);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const typename Page::Operand weight = Page::operand(x + r * kChunkTokens);
-#pragma GCC unroll 4
-        for (int t = 0; t < NT; ++t) sum[r][t] = Page::dot(sum[r][t], unit[t], weight);
-      }
+      dot_unit<Page, R, NT>(sum, unit, x, kChunkTokens);
     }
   }
 #pragma GCC unroll 16
@@ -158,11 +166,13 @@ static TileKernels<Page> tile_kernels(int rows) {
       return tile_kernels_of<Page, 2>();
     case 3:
       return tile_kernels_of<Page, 3>();
-#if LLMX_LEVEL == 2
+#if LLMX_LEVEL == 1 || LLMX_LEVEL == 2
     case 4:
       return tile_kernels_of<Page, 4>();
     case 5:
       return tile_kernels_of<Page, 5>();
+#endif
+#if LLMX_LEVEL == 2
     case 6:
       return tile_kernels_of<Page, 6>();
     case 7:

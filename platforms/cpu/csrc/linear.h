@@ -69,6 +69,8 @@ struct LinearKernels {
   // type i8 or i16; out: the blocks of the tile of rows that begins at x, at most 16 rows. fine (i16): bit r set: row r is
   // rounded to int16, else to int8
   void (*quantize)(ActType type, const float* x, int64_t ldx, int64_t rows, int64_t k, void* out, uint32_t fine);
+  // out[b]: the largest size among kBlock values, for blocks `step` floats apart
+  void (*largest)(const float* x, int64_t step, int64_t blocks, float* out);
   void (*round_bf16)(const float* x, int64_t ldx, int64_t k, uint16_t* out, int64_t ld, int64_t row_begin, int64_t row_end);
   void (*gemm)(const GemmArgs&, int64_t panel_begin, int64_t panel_end);
 };

@@ -59,6 +59,10 @@ static void quantize(ActType type, const float* x, int64_t ldx, int64_t rows, in
   }
 }
 
+static void largest(const float* x, int64_t step, int64_t blocks, float* out) {
+  for (int64_t b = 0; b < blocks; ++b, x += step) out[b] = hmax(max(abs(load(x)), abs(load(x + 16))));
+}
+
 static void round_bf16(const float* x, int64_t ldx, int64_t k, uint16_t* out, int64_t ld, int64_t row_begin, int64_t row_end) {
   for (int64_t r = row_begin; r < row_end; ++r) {
     const float* row = x + r * ldx;

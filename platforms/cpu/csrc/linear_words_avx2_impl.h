@@ -107,7 +107,7 @@ LLMX_INLINE void tile_words(const WordTile* run, const uint8_t* ahead, int64_t a
   int64_t asked = 0;
   for (int row = 0, take; row < rows; row += take) {
     const int64_t left = rows - row;
-    if (left > 8 || left == 5 || left == 6) {
+    if (left == 5 || left == 6) {  // more than four leave the sums too few registers; that still beats two groups
       take = 6;
       rows_words<6>(run, ahead + asked, act, blocks, row, acc + row);
     } else {

@@ -1,7 +1,6 @@
 // Products on a tape: their inputs, quantised once per op, and what is fused with them. A fusion runs the same functions on the
 // same values in the same order as the ops alone; it only keeps them in cache. So the bits are equal.
 #include <algorithm>
-#include <cmath>
 
 #include "tape.h"
 
@@ -110,20 +109,19 @@ void Engine::round_tile(ActType type, const float* x, int64_t ldx, int64_t first
 void Engine::round_outliers(const BlockView& x, int64_t rows, int64_t blocks, int64_t among, uint8_t* out, uint32_t fine) {
   const int64_t step = act_tile_bytes(ActType::i16, kBlock);
   std::vector<uint32_t> masks(static_cast<size_t>(blocks), 0);
-  std::vector<float> squares(static_cast<size_t>(blocks));
+  std::vector<float> largest(static_cast<size_t>(among));
   for (int64_t r = 0; r < rows; ++r) {
     if (!(fine >> r & 1)) continue;
     for (int64_t first = 0; first < blocks; first += among) {
       const int64_t end = std::min(first + among, blocks);
+      linear_.largest(x.data + r * x.row + first * x.block, x.block, end - first, largest.data());
       float sum = 0.0f;
-      for (int64_t b = first; b < end; ++b) {
-        float largest = 0.0f;
-        for (int i = 0; i < kBlock; ++i) largest = std::max(largest, std::fabs(x.data[r * x.row + b * x.block + i]));
-        squares[static_cast<size_t>(b)] = largest * largest;
-        sum += largest * largest;
-      }
+      for (int64_t b = 0; b < end - first; ++b) sum += largest[static_cast<size_t>(b)] * largest[static_cast<size_t>(b)];
       const auto count = static_cast<float>(end - first);
-      for (int64_t b = first; b < end; ++b) masks[static_cast<size_t>(b)] |= static_cast<uint32_t>(squares[static_cast<size_t>(b)] * count > kOutlier * sum) << r;
+      for (int64_t b = first; b < end; ++b) {
+        const float one = largest[static_cast<size_t>(b - first)];
+        masks[static_cast<size_t>(b)] |= static_cast<uint32_t>(one * one * count > kOutlier * sum) << r;
+      }
     }
   }
   for (int64_t b = 0; b < blocks; ++b) linear_.quantize(ActType::i16, x.data + b * x.block, x.row, rows, kBlock, out + b * step, masks[static_cast<size_t>(b)]);
