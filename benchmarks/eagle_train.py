@@ -1,11 +1,13 @@
 """Trains a small EAGLE head on SmolLM2-135M and measures what it gives: minutes on two CPU cores.
 
-    python -m benchmarks.eagle_train DIR [--answers 640] [--new 128] [--steps 900] [--batch 4] [--ahead 1] [--tokens 4] [--threads 2]
+    python -m benchmarks.eagle_train DIR [--answers 1749] [--new 80] [--steps 800] [--batch 4] [--ahead 2] [--tokens 4] [--threads 2]
 
-The text is what the model itself answers, greedily and at temperature 0.8, to questions put together from SUBJECTS and QUESTIONS below; the engine then reads
-it again and gives its rows. The head learns the model's probabilities behind each token, in many small steps. Tokens that are seldom said are left out of
-the training's softmax: it is 49,152 ids wide and most of its cost. The checkpoint has the published names (fc, layers.0, config.json) and shares the model's
-embedding and head. Measured on UNSEEN, whose subjects and questions were not trained on: tokens per step of the model, its own token included.
+The text is the model's own: given its chat template up to the user's words it writes questions (temperature 1, top_p 0.95, seeds 0, 1, ...), which it answers
+greedily; the engine then reads that again and gives its rows. The head learns the model's probabilities behind each token, in many small steps: it begins with
+the best straight line from embedding and row to the next row, and in the last two fifths of the steps it reads rows of its own too, as it does when it guesses
+several tokens. Tokens that are seldom said are left out of the training's softmax: it is 49,152 ids wide and most of its cost. The checkpoint has the published
+names (fc, layers.0, config.json) and shares the model's embedding and head. Measured on UNSEEN, questions that were not trained on: tokens per step of the
+model, its own token included.
 """
 
 from __future__ import annotations
@@ -16,12 +18,15 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import cos, pi
+from os.path import commonprefix
 from pathlib import Path
 from time import monotonic, process_time
 from typing import Any
 
 import torch
 import transformers
+from benchmarks.eagle_head import Head
 from benchmarks.make_models import make_model
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -30,51 +35,16 @@ from torch.nn.functional import log_softmax, smooth_l1_loss, softmax
 from llmx import LLM, PoolingParams, SamplingParams
 
 MODEL = "smollm2-135m-instruct"
-SUBJECTS = (
-    "rain", "bread", "the moon", "bicycles", "gravity", "cats", "the Roman Empire", "photosynthesis", "money", "sleep", "rivers", "chess", "magnets", "tea",
-    "bees", "the heart", "earthquakes", "books", "trains", "winter", "dreams", "salt", "the brain", "whales", "maps", "glass", "friendship", "football",
-    "volcanoes", "computers", "paper", "democracy", "apples", "vaccines", "music", "cooking", "the ocean", "wood", "stars", "dogs",
-    "bridges", "honesty", "electricity", "the desert", "soap", "elephants", "clocks", "teachers", "sugar", "lightning", "gardens", "robots", "mathematics",
-    "the sun", "horses", "cheese", "ships", "fear", "painting", "the Middle Ages", "oil", "languages", "forests", "teeth", "rockets", "rice", "dinosaurs",
-    "swimming", "newspapers", "ice", "cities", "spiders", "medicine", "coffee", "family", "the wind", "telephones", "trees", "exercise", "castles",
-)  # fmt: skip
-QUESTIONS = (
-    "Explain {} to a child.", "What is {}?", "Write a short story about {}.", "Give me five facts about {}.", "Why does {} matter?",
-    "Write a poem about {}.", "What are common mistakes people make about {}?", "Describe {} in detail.",
-)  # fmt: skip
+MARK, QUESTION_TOKENS, TRIES = "<<<question>>>", 64, 160
+SHOWN = 128  # tokens of the answers that are measured
+ALONE = 0.6  # share of the steps in which the head reads the model's rows only
+LATER = 0.7  # what a guess out of the head's own rows counts
+STARTS = 400  # texts from which the head begins
 UNSEEN = (
     "How do airplanes stay in the air?", "Write a letter to a landlord about a broken heater.", "What should I pack for a week in the mountains?",
     "Summarize how the internet works.", "Tell me about the history of printing.", "How can I learn to play the guitar?", "What causes inflation?",
     "Give advice to somebody who starts a new job.", "Describe a market in a desert town.", "What is the difference between a virus and a bacterium?",
 )  # fmt: skip
-
-
-class Head(nn.Module):
-    """The drafter as published: fc over the token's embedding and the model's row, then layers of which the first has no norm before.
-
-    size: of the elements of an embedding, which are much smaller than those of a row; fc begins with columns that make up for that.
-    """
-
-    def __init__(self, config: transformers.LlamaConfig, size: float) -> None:
-        super().__init__()
-        config._attn_implementation = "sdpa"
-        self.inner = transformers.LlamaModel(config)
-        self.inner.layers[0].input_layernorm = nn.Identity()
-        self.inner.norm = nn.Identity()
-        self.inner.embed_tokens = None
-        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
-        with torch.no_grad():
-            self.fc.weight *= 0.5
-            self.fc.weight[:, : config.hidden_size] /= size
-
-    def forward(self, embedded: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """[B, T, H] of both -> what stands for the model's next rows."""
-        x: torch.Tensor = self.inner(inputs_embeds=self.fc(torch.cat([embedded, rows], -1)), use_cache=False).last_hidden_state
-        return x
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Under the published names."""
-        return {name.removeprefix("inner."): tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in self.state_dict().items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +55,24 @@ class Text:
     rows: torch.Tensor
 
 
+def questions(llm: LLM, count: int) -> list[str]:
+    """Up to `count` different ones that the model writes itself when it is given its chat template up to the user's words. None is in UNSEEN."""
+    shown = llm.get_tokenizer().apply_chat_template([{"role": "user", "content": MARK}], tokenize=False)
+    opening, found, seed = str(shown).partition(MARK)[0], dict[str, None](), 0
+    while len(found) < count:
+        sampling = [SamplingParams(temperature=1.0, top_p=0.95, seed=seed + index, max_tokens=QUESTION_TOKENS) for index in range(TRIES)]
+        seed += TRIES
+        said = [one.outputs[0] for one in llm.generate([opening] * TRIES, sampling, use_tqdm=False)]
+        found |= {one.text.strip(): None for one in said if one.finish_reason == "stop" and one.text.strip() and one.text.strip() not in UNSEEN}
+    return list(found)[:count]
+
+
 def answers(count: int, new: int, threads: int) -> list[tuple[list[int], list[int]]]:
-    """(token ids of a question, and of the model's answer to it). Half of the answers are greedy, half at temperature 0.8."""
-    asked = [question.format(subject) for subject in SUBJECTS for question in QUESTIONS]
-    random.Random(0).shuffle(asked)
-    sampling = [SamplingParams(temperature=0.8 * (index % 2), seed=index, max_tokens=new) for index in range(min(count, len(asked)))]
+    """(token ids of a question with the template around it, and of the model's greedy answer to it)."""
+    greedy = SamplingParams(temperature=0.0, max_tokens=new)
     with LLM(MODEL, platform="cpu", threads=threads, max_model_len=1024, max_num_seqs=32) as llm:
-        outputs = llm.chat([[{"role": "user", "content": one}] for one in asked[: len(sampling)]], sampling, use_tqdm=False)
+        asked = [[{"role": "user", "content": one}] for one in questions(llm, count)]
+        outputs = llm.chat(asked, greedy, use_tqdm=False)
     return [(list(output.prompt_token_ids), list(output.outputs[0].token_ids)) for output in outputs]
 
 
@@ -115,21 +96,21 @@ class Trainer:
     def __init__(self, config: transformers.LlamaConfig, table: torch.Tensor, texts: Sequence[Text], vocabulary: int) -> None:
         torch.manual_seed(0)
         self.texts, self.table = texts, table
-        self.head = Head(config, float(table.std()))
+        same = len(commonprefix([text.ids.tolist() for text in texts]))  # of the template, in front of every question
+        self.skipped = min(same, min(len(text.ids) for text in texts) // 2)
+        begin = texts[:: -(-len(texts) // STARTS)]
+        self.head = Head(config, [table[text.ids[self.skipped :]] for text in begin], [text.rows[self.skipped :] for text in begin])
         common = Counter(token for text in texts for token in text.ids.tolist()).most_common(vocabulary)
         self.columns = table[torch.tensor(sorted(token for token, _ in common))]
 
     def train(self, steps: int, batch: int, ahead: int, rate: float = 1e-3, report: int = 100) -> None:
         """steps: of the optimizer, each with `batch` texts. ahead: tokens that are guessed in a row, from the second on out of the head's own rows."""
         optimizer = torch.optim.AdamW(self.head.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
-        batch = min(batch, len(self.texts))
-        order, rng, began, losses = list[int](), random.Random(0), monotonic(), list[float]()
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / (0.05 * steps)) * (0.5 + 0.5 * cos(pi * (step + 1) / steps)))
+        order, rng, began, losses = list[list[Text]](), random.Random(0), monotonic(), list[float]()
         for step in range(1, steps + 1):
-            if len(order) < batch:
-                order = list(range(len(self.texts)))
-                rng.shuffle(order)
-            loss = self._loss([self.texts[order.pop()] for _ in range(batch)], ahead)
+            order = order or self._batches(batch, rng)
+            loss = self._loss(order.pop(), ahead if step >= ALONE * steps else 1)
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
@@ -139,18 +120,26 @@ class Trainer:
             if step % report == 0 or step == steps:
                 print(f"step {step}: loss {sum(losses[-report:]) / len(losses[-report:]):.3f}, {monotonic() - began:.0f} s", flush=True)
 
+    def _batches(self, size: int, rng: random.Random) -> list[list[Text]]:
+        """All texts once, those of one batch about equally long."""
+        texts, found = rng.sample(self.texts, len(self.texts)), list[list[Text]]()
+        for start in range(0, len(texts), 16 * size):
+            some = sorted(texts[start : start + 16 * size], key=lambda text: len(text.ids))
+            found += [some[index : index + size] for index in range(0, len(some), size)]
+        rng.shuffle(found)
+        return found
+
     def _loss(self, texts: Sequence[Text], ahead: int) -> torch.Tensor:
         tokens = nn.utils.rnn.pad_sequence([text.ids for text in texts], batch_first=True)
         rows = nn.utils.rnn.pad_sequence([text.rows for text in texts], batch_first=True)
-        there = torch.arange(tokens.shape[1])[None] < torch.tensor([len(text.ids) for text in texts])[:, None]
-        embedded, given, total = self.table[tokens], rows, torch.zeros(())
-        for first in range(1, 1 + ahead):
-            out = self.head(embedded[:, first:], given[:, : tokens.shape[1] - first])
-            real = there[:, first:]
-            found, wanted = out[real], rows[:, first:][real]
-            chances = softmax(wanted @ self.columns.T, -1)
-            total = total - (chances * log_softmax(found @ self.columns.T, -1)).sum(-1).mean() + 0.5 * smooth_l1_loss(found, wanted)
-            given = out
+        place = torch.arange(tokens.shape[1])[None]
+        real = ((place < torch.tensor([len(text.ids) for text in texts])[:, None]) & (place >= max(ahead, self.skipped)))[:, 1:]
+        wanted, total = rows[:, 1:][real], torch.zeros(())
+        chances = softmax(wanted @ self.columns.T, -1)
+        for run, out in enumerate(self.head.guesses(self.table[tokens], rows, ahead)):
+            found = out[real]
+            loss = -(chances * log_softmax(found @ self.columns.T, -1)).sum(-1).mean() + 0.5 * smooth_l1_loss(found, wanted)
+            total = total + (LATER if run else 1.0) * loss
         return total
 
 
@@ -195,7 +184,7 @@ def main() -> None:
     """Train, save, measure. Answers are kept in the folder for the next time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    numbers = (("answers", 640), ("new", 128), ("steps", 900), ("batch", 4), ("ahead", 1), ("vocabulary", 4096), ("layers", 1), ("tokens", 4), ("threads", 2))
+    numbers = (("answers", 1749), ("new", 80), ("steps", 800), ("batch", 4), ("ahead", 2), ("vocabulary", 4096), ("layers", 1), ("tokens", 4), ("threads", 2))
     for name, default in numbers:
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args()
@@ -219,7 +208,7 @@ def main() -> None:
     trainer.train(asked.steps, asked.batch, asked.ahead)
     folder = save(trainer.head, base, asked.layers, asked.folder / "eagle")
     print(f"trained in {monotonic() - began:.0f} s: {folder}", flush=True)
-    per_step, rest = measure(folder, asked.tokens, asked.new, asked.threads)
+    per_step, rest = measure(folder, asked.tokens, SHOWN, asked.threads)
     print(f"{per_step:.2f} tokens per step; {rest}")
 
 
