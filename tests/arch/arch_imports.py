@@ -182,7 +182,7 @@ def torch_imports(tree: Tree) -> list[str]:
 # distributions whose import name differs from their own
 IMPORT_NAMES = {
     "grpcio": "grpc", "grpcio-health-checking": "grpc_health", "grpcio-reflection": "grpc_reflection", "protobuf": "google",
-    "pyzmq": "zmq", "pyyaml": "yaml", "opentelemetry-api": "opentelemetry", "flashinfer-python": "flashinfer", "amd-aiter": "aiter",
+    "pyzmq": "zmq", "pyyaml": "yaml", "opentelemetry-api": "opentelemetry", "flashinfer-python": "flashinfer", "flash-attn": "flash_attn", "amd-aiter": "aiter",
 }  # fmt: skip
 # libraries whose documented interface another one hands on, in the range that it pins itself
 HANDED_ON = {"pydantic_core": "pydantic"}

@@ -1,6 +1,7 @@
 """Stand-ins for optional libraries of kernels: the functions that llmx calls, with the parameters that the published ones have, computed with torch.
 
-flashinfer-python 0.7.4: flashinfer/norm/__init__.py, activation.py, prefill.py. AITER: ROCm/aiter, aiter/ops/rmsnorm.py (0bc300f), activation.py (0f19c65).
+flashinfer-python 0.7.4: flashinfer/norm/__init__.py, activation.py, prefill.py. flash-attn 2.8.3: flash_attn/flash_attn_interface.py.
+AITER: ROCm/aiter, aiter/ops/rmsnorm.py (0bc300f), activation.py (0f19c65).
 vllm-xpu-kernels: tests/register_ops.py (00b1e07), operators of torch. intel-extension-for-pytorch 2.8.0: llm/functional/fusions.py.
 """
 
@@ -15,7 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-__all__ = ["CALLS", "FUSIONS", "WRAPPER", "install", "rmsnorm", "silu_and_mul"]
+__all__ = ["CALLS", "FUSIONS", "WRAPPER", "flash_attn_varlen_func", "install", "rmsnorm", "silu_and_mul"]
 
 CALLS: list[str] = []
 Tensor = torch.Tensor
@@ -71,6 +72,28 @@ class WRAPPER:
         return torch.cat(outs).to(q.dtype)
 
 
+def flash_attn_varlen_func(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int, softmax_scale: float | None = None,
+    causal: bool = False, window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """FlashAttention's, of rows one behind the other; the causal mask ends at the bottom right."""
+    _seen("attention", q, k, v)
+    assert causal and softcap == 0.0 and all(t.dtype == torch.int32 and t[0] == 0 for t in (cu_seqlens_q, cu_seqlens_k))
+    assert (len(q), len(k)) == (cu_seqlens_q[-1], cu_seqlens_k[-1]) and (max_seqlen_q, max_seqlen_k) == tuple(
+        int(t.diff().max()) for t in (cu_seqlens_q, cu_seqlens_k)
+    )
+    outs, share = [], q.shape[1] // k.shape[1]
+    for i in range(len(cu_seqlens_q) - 1):
+        x = q[cu_seqlens_q[i] : cu_seqlens_q[i + 1]].float()
+        own = slice(int(cu_seqlens_k[i]), int(cu_seqlens_k[i + 1]))
+        keys, values = (t[own].float().repeat_interleave(share, 1) for t in (k, v))
+        behind = torch.arange(len(keys) - len(x), len(keys))[:, None] - torch.arange(len(keys))[None]
+        mask = (behind >= 0) & ((window_size[0] < 0) | (behind <= window_size[0]))
+        scores = torch.einsum("thd,shd->hts", x, keys) * softmax_scale
+        outs.append(torch.einsum("hts,shd->thd", scores.masked_fill(~mask, -torch.inf).softmax(-1), values))
+    return torch.cat(outs).to(q.dtype)
+
+
 class FUSIONS:
     """intel_extension_for_pytorch.llm.functional."""
 
@@ -110,6 +133,8 @@ def install(patch: pytest.MonkeyPatch, name: str) -> None:
     CALLS.clear()
     if name == "flashinfer":
         module(name, rmsnorm=rmsnorm, silu_and_mul=silu_and_mul, BatchPrefillWithPagedKVCacheWrapper=WRAPPER)
+    elif name == "flash_attn":
+        module(name, flash_attn_varlen_func=flash_attn_varlen_func)
     elif name == "intel_extension_for_pytorch":
         module(name, llm=type("llm", (), {"functional": FUSIONS}))
     elif name == "aiter":

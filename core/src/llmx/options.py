@@ -103,7 +103,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("cache_dir", "model.cache_dir", "str", "folder for tokenizers that take long to build; by default $XDG_CACHE_HOME/llmx or ~/.cache/llmx"),
     Option("kv_cache_memory_bytes", "cache.kv_bytes", "bytes", "size of the KV cache, e.g. 4G; by default a share of the free memory"),
     Option("num_blocks", "cache.num_blocks", "int", "KV blocks per group instead of a size", aliases=("num_gpu_blocks_override",)),
-    Option("kv_cache_dtype", "cache.kv_dtype", "str", "element type of the KV cache; int8 and fp8 halve its size", ("auto", "float32", "bfloat16", "int8", "fp8")),
+    Option(
+        "kv_cache_dtype", "cache.kv_dtype", "str", "element type of the KV cache; int8 and fp8 halve its size", ("auto", "float32", "bfloat16", "int8", "fp8")
+    ),
     Option("enable_prefix_caching", "cache.prefix_caching", "bool", "reuse the KV of equal prompt starts"),
     Option(
         "memory_fraction",

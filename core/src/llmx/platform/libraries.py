@@ -20,18 +20,26 @@ _HEADS = (64, 128, 256)
 
 
 def library_impls(
-    library: str, provider: str, package: str, *, activations: Iterable[str] = (), attention: bool = False, exact: bool = False,
-    usable: Callable[[], str | None] | None = None, requires: str = "kernels.tiles", priority: int = 40,
+    library: str, provider: str, package: str, *, activations: Iterable[str] | None = (), attention: bool = False, linear: bool = False,
+    exact: bool = False, usable: Callable[[], str | None] | None = None, requires: str = "kernels.tiles", priority: int = 40,
 ) -> tuple[ImplDef, ...]:  # fmt: skip
-    """ImplDefs of norm, act_mul and, where it is asked for, attention. library: its import name. package: the module with the objects
-    NORM, ACT_MUL and ATTENTION; it is imported when one is chosen. exact: it computes in float32. usable: why the installed one cannot be
-    imported, asked once it is there. requires: the capability of a device that it computes on."""
+    """ImplDefs of norm and act_mul (activations None: of neither) and, where they are asked for, attention and linear. library: its import name.
+    package: the module with the objects NORM, ACT_MUL, ATTENTION and LINEAR; it is imported when one is chosen.
+    exact: it computes in float32. usable: why the installed one cannot be imported, asked once it
+    is there. requires: the capability of a device that it computes on."""
     of = _Library(library, exact, usable)
-    found = [("norm", "NORM", partial(_norm, of)), ("act_mul", "ACT_MUL", partial(_act_mul, of, tuple(activations)))]
+    found: list[tuple[str, str, Callable[[OpSpec], str | None]]] = []
+    if activations is not None:
+        found += [("norm", "NORM", partial(_norm, of)), ("act_mul", "ACT_MUL", partial(_act_mul, of, tuple(activations)))]
     if attention:
         found.append(("attention", "ATTENTION", partial(_attention, of)))
+    if linear:
+        found.append(("linear", "LINEAR", partial(_linear, of)))
+    tags = {"linear": frozenset({"deterministic", "graph_safe"})}  # a product looks at sizes alone
     return tuple(
-        ImplDef((kind,), provider, "torch/1", f"{package}:{target}", priority, frozenset({requires}), frozenset({"deterministic"}), supports)
+        ImplDef(
+            (kind,), provider, "torch/1", f"{package}:{target}", priority, frozenset({requires}), tags.get(kind, frozenset({"deterministic"})), supports
+        )
         for kind, target, supports in found
     )
 
@@ -68,6 +76,12 @@ def _norm(library: _Library, spec: OpSpec) -> str | None:
 def _act_mul(library: _Library, activations: tuple[str, ...], spec: OpSpec) -> str | None:
     a: ActAttrs = spec.attrs
     return _refused(library, spec, (a.kind not in activations, a.kind), (bool(a.sparsity), "sparsity"))
+
+
+def _linear(library: _Library, spec: OpSpec) -> str | None:
+    """Weights that are stored in bfloat16."""
+    other = [quant for quant in spec.quants if quant != "bf16"]
+    return _refused(library, spec, (bool(other), f"weights of {', '.join(other)} (there is bf16)"))
 
 
 def _attention(library: _Library, spec: OpSpec) -> str | None:

@@ -16,7 +16,12 @@ PLATFORM = AcceleratorPlatform(
         build="cuda",
         kernels="llmx_triton",
         features=frozenset({"graph.capture", "graph.piecewise", "collectives.int64"}),
-        libraries=library_impls("flashinfer", "flashinfer", "llmx_cuda.flashinfer_kernels", activations=("silu", "gelu", "gelu_tanh"), attention=True),
+        libraries=(
+            *library_impls("flashinfer", "flashinfer", "llmx_cuda.flashinfer_kernels", activations=("silu", "gelu", "gelu_tanh"), attention=True),
+            # behind kernels that read pages where they lie: it copies them
+            *library_impls("flash_attn", "flash-attn", "llmx_cuda.flash_attention", activations=None, attention=True, priority=25),
+            *library_impls("torch", "cublaslt", "llmx_cuda.cublaslt", activations=None, linear=True),
+        ),
         ranks="ProcessGroupNCCL",
     )
 )

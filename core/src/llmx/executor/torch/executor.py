@@ -78,7 +78,7 @@ class TorchExecutor:
     def __init__(self, config: EngineConfig, caps: DeviceCaps, bundle: ModelBundle, device: str, parts: DeviceParts = NO_PARTS) -> None:
         self._page_type = config.page_type
         if self._page_type == "i8":
-            raise ConfigError("kv_cache_dtype is int8, but the torch executor has pages of float32, bfloat16 and fp8: give one of these", field="kv_cache_dtype")
+            raise ConfigError("kv_cache_dtype is int8, but the torch executor has pages of float32, bfloat16, fp8: give one of them", field="kv_cache_dtype")
         self._bundle, self._device, self._parts = bundle, open_device(device), parts
         self._packed: list[_Packed] = []
         self._bound: BoundProgram | None = None

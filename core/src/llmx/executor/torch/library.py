@@ -17,7 +17,7 @@ from llmx.executor.torch.weights import Weights
 from llmx.program.attrs import AttnSpec
 from llmx.record import record
 
-__all__ = ["LibraryActMul", "LibraryAttention", "LibraryNorm", "PagedCall", "PagedRows", "into", "into_like", "registered"]
+__all__ = ["LibraryActMul", "LibraryAttention", "LibraryLinear", "LibraryNorm", "PagedCall", "PagedRows", "into", "into_like", "registered"]
 
 
 def registered(namespace: str, name: str) -> Callable[..., Any]:
@@ -88,6 +88,30 @@ class LibraryActMul:
 
 
 @record
+class LibraryLinear:
+    """The op linear, of weights stored in bfloat16. function: (x [T, K], w [N, K], bias [N] or None) -> [T, N], all of bfloat16."""
+
+    function: Callable[[Tensor, Tensor, Tensor | None], Tensor] = torch.nn.functional.linear
+
+    def pack(self, weights: Weights, spec: Spec, uses: tuple[str, ...]) -> list[tuple[Tensor, Tensor | None]]:
+        """Weight and bias of each Part, without a float32 copy of the weight."""
+        found = []
+        for key in (key for key in weights if not key.endswith(".bias")):
+            stored = np.ascontiguousarray(weights[key].data).view(np.int16)
+            bias = _half(weights.dense(f"{key}.bias")) if f"{key}.bias" in weights else None
+            found.append((torch.from_numpy(stored).to(weights.device, copy=True).view(torch.bfloat16), bias))
+        return found
+
+    def workspace(self, spec: Spec, limits: Limits) -> int:
+        """None."""
+        return 0
+
+    def bind(self, spec: Spec, packed: list[tuple[Tensor, Tensor | None]], states: tuple[StatePages, ...]) -> Call:
+        """The call with its weights."""
+        return lambda rows, x: torch.cat([self.function(_half(x), *part) for part in packed], -1).float()
+
+
+@record
 class PagedRows:
     """Whose rows a step has, and their pages one behind the other, i32: starts [N + 1] of the rows, ends [N + 1] of the pages, pages [ends[N]],
     last [N]: tokens in the last page of each request."""
@@ -105,6 +129,16 @@ class PagedRows:
         ends[1:] = counts.cumsum(0)
         used = torch.arange(table.shape[1], device=table.device)[None] < counts[:, None]
         return cls(layout.starts, ends, table[used], layout.lengths - (counts - 1) * block_tokens)
+
+    def gathered(self, *pages: Tensor) -> tuple[list[Tensor], Tensor]:
+        """(of each tensor [blocks, block tokens, ...] all requests' tokens one behind the other, i32 [N + 1]: where each request's begin, and the end)."""
+        tokens = pages[0].shape[1]
+        filled = torch.full_like(self.pages, tokens)
+        filled[self.ends[1:].long() - 1] = self.last.to(filled.dtype)  # of every page, how many tokens are there
+        kept = torch.arange(tokens, device=filled.device)[None] < filled[:, None]
+        ends = torch.zeros_like(self.starts)
+        ends[1:] = (self.ends.diff() * tokens - tokens + self.last).cumsum(0)
+        return [tensor[self.pages.long()][kept] for tensor in pages], ends
 
 
 class PagedCall(Protocol):
