@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -121,6 +122,36 @@ def test_b025_b026_history_and_content_parts(echo: Api) -> None:
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     answer = echo.post(CHAT, {"messages": [{"role": "user", "content": parts}], "temperature": 0}).json()
     assert answer["choices"][0]["message"]["content"].split() == ["one", "two"]
-    image = [{"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/a.png"}}]
-    assert echo.post(CHAT, {"messages": [{"role": "user", "content": image}]}).status_code == 400
+    echo.alive()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:{}", "localhost:{}", "[::ffff:127.0.0.1]:{}", "2130706433:{}", "169.254.169.254"])
+@pytest.mark.parametrize("kind", ["image_url", "input_image", "image", "file"])
+def test_b124_an_address_in_a_request_is_never_opened(echo: Api, kind: str, host: str) -> None:
+    """Media are refused by type; a listener sees that nobody came."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://{host.format(listener.getsockname()[1])}/a.png"
+        part = {
+            "image_url": {"type": "image_url", "image_url": {"url": url}},
+            "input_image": {"type": "input_image", "image_url": url},
+            "image": {"type": "image", "source": {"type": "url", "url": url}},
+            "file": {"type": "image_url", "image_url": {"url": "file:///etc/hosts"}},
+        }[kind]
+        bodies = {
+            CHAT: {"messages": [{"role": "user", "content": [part]}]},
+            "/v1/responses": {"input": [{"role": "user", "content": [part]}]},
+            "/v1/messages": {"max_tokens": 4, "messages": [{"role": "user", "content": [part]}]},
+        }
+        for path, body in bodies.items():
+            answer = echo.post(path, body)
+            assert answer.status_code == 400 and answer.json()["error"]["message"]
+        listener.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            listener.accept()
+    echo.alive()
+
+
+def test_b124_a_large_data_url_is_refused_by_its_size_or_type(echo: Api) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * (40 << 20)}}
+    assert echo.post(CHAT, {"messages": [{"role": "user", "content": [image]}]}).status_code in (400, 413)
     echo.alive()
