@@ -93,7 +93,7 @@ async def _ask(client: httpx.AsyncClient, channel: grpc.aio.Channel, dice: rando
         if answer.status_code != 200:
             seen.faults.append(f"{kind}: {answer.status_code} {answer.text[:200]}")
         elif kind == "schema" and answer.json()["choices"][0]["finish_reason"] == "stop":
-            assert set(json.loads(answer.json()["choices"][0]["message"]["content"])) == {"name", "age"}
+            assert set(json.loads(answer.json()["choices"][0]["message"]["content"])) >= {"name", "age"}  # the schema allows more
 
 
 async def _call(channel: grpc.aio.Channel, body: dict[str, Any], leaves_s: float | None, seen: Seen) -> None:
