@@ -49,6 +49,7 @@ def _original(folder: Path) -> Path:
     """The embedded file itself, under a name that says its format."""
     target = folder / "smollm2-135m-q4_1.gguf"
     if not target.exists():
+        target.unlink(missing_ok=True)  # a link to a file that has gone
         target.symlink_to(Path(locate(EMBEDDED_MODEL)).resolve())
     return target
 
