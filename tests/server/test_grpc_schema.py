@@ -29,6 +29,8 @@ OTHERWISE = {
     "stream": "always",
     "stream_options": "the usage always comes at the end",
     "best_of": "known at the end only",
+    "use_beam_search": "as best_of",
+    "length_penalty": "of beam search",
     "prompt_logprobs": "not streamed; echo with logprobs has them",
     "return_prompt_text": "echo",
     "service_tier": "changes nothing",
